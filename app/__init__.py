@@ -1,0 +1,1 @@
+"""The HTTP face of Flare and its command line."""

@@ -1,0 +1,1 @@
+"""Flare's engine: export, load, schedule and run captured programs."""

@@ -1,0 +1,1 @@
+"""Cover scheduled rows with catalog graphs."""

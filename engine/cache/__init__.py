@@ -1,0 +1,1 @@
+"""Paged key/value cache: blocks, prefix cache, block tables."""

@@ -1,0 +1,29 @@
+"""The frozen engine configuration that the app's settings resolve to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All that the factory needs. None means: what the core says, or sized at load.
+
+    mixed_prefill: the tri-state selection request. kv_cache_bytes: bytes for the KV pool.
+    cpu_isa: force an instruction-set path ("auto" takes the best that the processor has).
+    """
+
+    core: Path
+    mixed_prefill: bool | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    tensor_parallel_size: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    max_step_tokens: int | None = None
+    kv_cache_bytes: int | None = None
+    threads: int | None = None
+    prefix_cache: bool = True
+    speculative: Literal["off", "ngram", "mtp"] = "off"
+    draft_tokens: int = 0
+    max_queue: int = 1024
+    cpu_isa: Literal["auto", "portable", "avx2", "avx512", "amx", "neon"] = "auto"

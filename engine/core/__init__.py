@@ -1,0 +1,1 @@
+"""The artifact: schema, catalog, reader, writer, validation, digests."""

@@ -1,0 +1,1 @@
+"""Devices that instantiate and replay programs."""

@@ -1,0 +1,116 @@
+"""The device interface: what serving asks of a device, CPU or CUDA or a test double."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.schema import Graph
+from engine.ir.program import Program
+from engine.types import SamplingParams
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """Rows present in one replay. Generated-role rows, segments and logits come first."""
+
+    tokens: int
+    seqs: int
+    logits: int
+    generated_tokens: int
+    generated_seqs: int
+    generated_logits: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputBuffers:
+    """Host views of the program inputs (engine/ir/ops.py INPUTS), at full capacity.
+
+    seg_starts has one entry more than segments; block_tables is [segments, blocks per sequence].
+    The same buffers feed every executable of the device.
+    """
+
+    token_ids: I32
+    positions: I32
+    slots: I32
+    seg_starts: I32
+    seq_lens: I32
+    block_tables: I32
+    logit_rows: I32
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """Arguments of one sampling call over the last replay's logits rows, as host arrays.
+
+    rows: which logits rows to draw from; slots: the sampler slot of each; positions: absolute
+    position of the token to draw; forbid_stop: min_tokens not reached; top_n: -1 or 0..20.
+    """
+
+    rows: I32
+    slots: I32
+    positions: I32
+    forbid_stop: NDArray[np.uint8]
+    top_n: I32
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """tokens[i], logprobs[i] and [i, 20] alternatives; log probabilities only where asked."""
+
+    tokens: I32
+    logprobs: NDArray[np.float32]
+    top_ids: I32
+    top_logprobs: NDArray[np.float32]
+
+
+class Executable(Protocol):
+    """A program instantiated on a device."""
+
+    def replay(self, shape: BatchShape) -> None:
+        """Run on the rows in the device's input buffers. Releases the GIL; blocks until done."""
+        ...
+
+
+class DeviceSampler(Protocol):
+    """Sampling state per slot, kept where the logits are."""
+
+    def set(
+        self,
+        slot: int,
+        params: SamplingParams,
+        stop_ids: Sequence[int],
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+    ) -> None: ...
+
+    def clear(self, slot: int) -> None: ...
+
+    def sample(self, batch: SampleBatch) -> Samples: ...
+
+    def score(self, rows: I32, targets: I32, top_n: I32) -> Samples:
+        """Log probabilities of ``targets`` at these logits rows of the last replay."""
+        ...
+
+
+class Device(Protocol):
+    """One rank's device, with its state allocated (arena, KV pool, inputs)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> InputBuffers: ...
+
+    @property
+    def sampler(self) -> DeviceSampler: ...
+
+    def instantiate(self, graph: Graph, program: Program) -> Executable: ...
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes by use: weights, workspace, kv."""
+        ...

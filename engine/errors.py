@@ -1,0 +1,71 @@
+"""Errors with a meaning for users: each maps to one exit code or one HTTP answer."""
+
+
+class FlareError(Exception):
+    """Base of all errors that a person can act on. ``hint`` says what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class SettingsError(FlareError):
+    """A setting or an argument is wrong; the message names it."""
+
+    exit_code = 2
+
+
+class CoreError(FlareError):
+    """The core is invalid, corrupt or incompatible; says which key, expected and found."""
+
+    exit_code = 3
+
+
+class CheckpointError(FlareError):
+    """The checkpoint to export is missing, damaged or not supported."""
+
+    exit_code = 2
+
+
+class SelectionError(FlareError):
+    """The requested graph family cannot be served; ``reasons`` maps graph id to why."""
+
+    exit_code = 4
+
+    def __init__(
+        self, message: str, reasons: dict[str, str] | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.reasons = dict(reasons or {})
+
+
+class DeviceError(FlareError):
+    """Device, memory or rank failure."""
+
+    exit_code = 5
+
+
+class RequestError(FlareError):
+    """A request cannot be served; the server goes on."""
+
+    code: str | None = None
+
+
+class ContextLengthError(RequestError):
+    """Prompt and completion do not fit the context or the KV pool."""
+
+    code = "context_length_exceeded"
+
+
+class QueueFullError(RequestError):
+    """The bounded queue is full; try again later."""
+
+    code = "queue_full"
+
+
+class EngineUnavailableError(RequestError):
+    """The engine is loading, draining or broken."""
+
+    code = "engine_unavailable"

@@ -1,0 +1,1 @@
+"""Export: checkpoint to core."""

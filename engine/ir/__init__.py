@@ -1,0 +1,1 @@
+"""Captured programs: types, verifier, printer."""

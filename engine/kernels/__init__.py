@@ -1,0 +1,1 @@
+"""Registry of operations and their kernels; packed weight layouts."""

@@ -1,0 +1,28 @@
+"""Numerics classes: the exact rounding and accumulation order of a linear, per role.
+
+A core uses one class per (weight, role); row invariance (design, section 5) rests on it. Every
+instruction-set path of a class computes the same bits.
+
+int8_g32
+    Activations are quantised per row and group of 32 along k: ``amax = max|x|``,
+    ``s = amax / 127``, ``q = rint(x * (127 / amax))`` (round half to even; amax 0: s = 0, q = 0),
+    all in float32. With ``dot`` the exact integer dot product of the stored weight codes and q,
+    and ``sum`` the integer sum of q in the group, groups ascending, starting from 0:
+    ``acc = fma(float(dot), d * s, acc)`` and, for layouts with minima,
+    ``acc = fma(m, s * float(sum), acc)``; d and m are the group's scale and minimum, widened to
+    float32. Products in parentheses are rounded to float32.
+bf16_t32
+    Activations and weights are rounded to bfloat16 (nearest even; a quantised weight is first
+    dequantised in float32 as ``fma(code, d, m)``). k is walked in blocks of 32: within a block
+    ``even = fma`` chain over elements 0, 2, .. 30 starting from 0, ``odd`` the chain over 1, 3, ..
+    31, then ``acc = acc + (even + odd)``; float32, subnormals flushed to zero. This is the order of
+    the AMX TDPBF16PS instruction (Intel SDM volume 2), so tiles and vectors agree.
+"""
+
+from typing import Literal
+
+NumericsClass = Literal["int8_g32", "bf16_t32"]
+GROUP = 32
+"""Values per quantisation group, and k per bf16 block."""
+KEY_TILE = 64
+"""Keys per attention tile, and tokens per KV block: tiles lie at absolute positions."""

@@ -1,0 +1,1 @@
+"""Selection, pruning, budget and instantiation."""

@@ -1,0 +1,1 @@
+"""Model definitions: one function per architecture that records a program."""

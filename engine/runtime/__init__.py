@@ -1,0 +1,1 @@
+"""Run planned launches and sample."""

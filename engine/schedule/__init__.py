@@ -1,0 +1,1 @@
+"""Scheduling policy: tokens and blocks, no graphs."""

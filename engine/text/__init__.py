@@ -1,0 +1,1 @@
+"""Tokenizer, detokenizer, stop strings and chat templates."""

@@ -1,0 +1,135 @@
+"""Types that cross the engine's front: requests in, token deltas out."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. ABORT is never shown to a client as a normal end."""
+
+    STOP = "stop"  # an end token or a stop token id
+    LENGTH = "length"  # max_tokens or the context length
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one sequence is sampled. ``seed`` is always set (the front draws one if needed).
+
+    Draws depend on (seed, position) alone. top_k 0, top_p 1, min_p 0, penalties 0 (repetition: 1)
+    disable. logprobs: None = none wanted, 0..20 = that many alternatives beside the chosen token;
+    values are log-softmax of the model's raw logits, before temperature, penalties and bias.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate (n > 1 is several requests). ``prompt_ids`` is not empty."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    cache_salt: str | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One token's log probability and its alternatives, best first: (token id, logprob)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """What one step added to a sequence. ``finish_reason`` is set on the last delta only.
+
+    ``token_ids`` may be empty (max_tokens = 0, abort). The end token that stopped a sequence is
+    included, and counted. prompt_logprobs: on the first delta, one entry per prompt token (the
+    first is None), when asked for. cached_tokens: prompt tokens that the prefix cache gave.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    cached_tokens: int = 0
+    error: str | None = None
+
+
+class EngineState(StrEnum):
+    """What the engine can do now."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the front needs to know of the loaded model. vocab_size: ids that may be sampled."""
+
+    id: str
+    architecture: str
+    context_length: int
+    quantization: str
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    core_digest: str
+    created: int
+
+
+class EngineClient(Protocol):
+    """The asyncio face of the engine (``engine.client.Engine`` is the real one)."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    def submit(
+        self, requests: Sequence[GenerationRequest]
+    ) -> "Sequence[AsyncIterator[TokenDelta]]":
+        """Queue the requests together; one stream each, in order.
+
+        Closing a stream before its end aborts that sequence. Raises QueueFullError when the
+        bounded queue cannot take them all, ContextLengthError when one cannot ever be served.
+        """
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these sequences now and free their blocks; unknown ids are ignored."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The ``/v1/config`` object (contract), without ``version``."""
+        ...
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new work, let running sequences finish for up to ``seconds``, then abort."""
+        ...
+
+    async def close(self) -> None: ...
