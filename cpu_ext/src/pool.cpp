@@ -49,13 +49,13 @@ void Barrier::wait_slow(uint64_t target) noexcept {
 
 #if defined(__x86_64__)
 FloatMode::FloatMode() noexcept : saved_(_mm_getcsr()) {
-  _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040u);  // FTZ | DAZ
+  _mm_setcsr(0x9fc0u);  // round to nearest even, exceptions masked, FTZ and DAZ
 }
 FloatMode::~FloatMode() { _mm_setcsr(static_cast<unsigned>(saved_)); }
 #elif defined(__aarch64__)
 FloatMode::FloatMode() noexcept {
   asm volatile("mrs %0, fpcr" : "=r"(saved_));
-  asm volatile("msr fpcr, %0" ::"r"(saved_ | (1ull << 24)));  // FZ
+  asm volatile("msr fpcr, %0" ::"r"(1ull << 24));  // round to nearest even, FZ
 }
 FloatMode::~FloatMode() { asm volatile("msr fpcr, %0" ::"r"(saved_)); }
 #else

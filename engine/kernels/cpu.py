@@ -1,0 +1,126 @@
+"""The kernels that the native CPU device has: catalog ids, what they compute, their classes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from engine.core.schema import Kernel
+from engine.errors import DeviceError
+from engine.ir.program import Launch
+
+AttentionClass = Literal["f32_t64", "bf16_t64"]
+"""Numerics classes of paged attention, per role. Keys are walked in tiles of 64 at absolute
+positions with an online softmax in float32; keys and values are stored as bfloat16.
+
+f32_t64 (generated rows)
+    q is multiplied by scale * log2(e); a score is one fma chain over even dimensions and one over
+    odd ones, both ascending from 0, then their sum; p * v is an fma chain over the tile's keys.
+bf16_t64 (prompt rows)
+    q times scale is rounded to bfloat16; scores and p * v are accumulated in blocks of 32 in the
+    order of ``bf16_t32`` (engine/kernels/numerics.py), with p rounded to bfloat16; the row sum
+    takes p before rounding.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernel:
+    """One native kernel. ``layout``: of its weight. Classes: per role, None where rows are exact
+    or have one order for every role."""
+
+    id: str
+    op: str
+    layout: str | None = None
+    prompt_class: str | None = None
+    generated_class: str | None = None
+
+    def describe(self) -> Kernel:
+        """Return the catalog entry. Any instruction set runs it: all paths give the same bits."""
+        parameters = {} if self.layout is None else {"layout": self.layout}
+        return Kernel(
+            self.id,
+            self.op,
+            self.id.removeprefix("cpu."),
+            "cpu",
+            parameters,
+            (),
+            self.prompt_class,
+            self.generated_class,
+        )
+
+
+def _linear(layout: str, suffix: str, prompt: str, generated: str) -> CpuKernel:
+    return CpuKernel(f"cpu.linear.{layout}{suffix}", "linear", layout, prompt, generated)
+
+
+def _table() -> Iterable[CpuKernel]:
+    for layout in ("q4p16", "q8p16", "bf16p16"):
+        yield CpuKernel(f"cpu.embed.{layout}", "embed", layout)
+    for layout in ("q4p16", "q8p16"):
+        yield _linear(layout, "", "bf16_t32", "int8_g32")
+        yield _linear(layout, ".int8", "int8_g32", "int8_g32")
+        yield _linear(layout, ".bf16", "bf16_t32", "bf16_t32")
+    yield _linear("bf16p16", "", "bf16_t32", "bf16_t32")
+    yield CpuKernel("cpu.rms_norm", "rms_norm")
+    yield CpuKernel("cpu.rope_store_kv", "rope_store_kv")
+    yield CpuKernel("cpu.paged_attention", "paged_attention", None, "bf16_t64", "f32_t64")
+    yield CpuKernel("cpu.gather_rows", "gather_rows")
+
+
+CPU_KERNELS: Mapping[str, CpuKernel] = MappingProxyType({k.id: k for k in _table()})
+"""Every kernel of the CPU device, by catalog id."""
+
+
+def linear_kernel(layout: str, prompt_class: str, generated_class: str) -> str:
+    """Return the id of the linear kernel with this layout and class per role.
+
+    Raises DeviceError when the CPU device has none.
+    """
+    for kernel in CPU_KERNELS.values():
+        if (kernel.op, kernel.layout) != ("linear", layout):
+            continue
+        if (kernel.prompt_class, kernel.generated_class) == (prompt_class, generated_class):
+            return kernel.id
+    raise DeviceError(
+        f"the CPU device has no linear kernel for layout {layout!r} with prompt class "
+        f"{prompt_class!r} and generated class {generated_class!r}"
+    )
+
+
+def cpu_kernels(ids: Iterable[str]) -> tuple[Kernel, ...]:
+    """Return the catalog entries of these kernel ids, each once, in the order first seen.
+
+    Raises DeviceError for an id that the CPU device does not have.
+    """
+    return tuple(_known(kernel_id).describe() for kernel_id in dict.fromkeys(ids))
+
+
+def check_launch(launch: Launch) -> CpuKernel:
+    """Return the kernel that a launch names, checked against its op, layout and classes.
+
+    Raises DeviceError that names the kernel and what differs.
+    """
+    kernel = _known(launch.kernel)
+    if kernel.op != launch.op:
+        raise DeviceError(f"kernel {kernel.id} computes {kernel.op}, not {launch.op}")
+    for name, expected in (
+        ("layout", kernel.layout),
+        ("prompt_class", kernel.prompt_class if launch.op == "linear" else None),
+        ("generated_class", kernel.generated_class if launch.op == "linear" else None),
+    ):
+        if expected is not None and launch.attrs.get(name) != expected:
+            raise DeviceError(
+                f"kernel {kernel.id} has {name} {expected}, "
+                f"the launch asks for {launch.attrs.get(name)!r}"
+            )
+    return kernel
+
+
+def _known(kernel_id: str) -> CpuKernel:
+    kernel = CPU_KERNELS.get(kernel_id)
+    if kernel is None:
+        raise DeviceError(
+            f"kernel {kernel_id!r} is not one of this CPU device's",
+            "The core was exported for another device or by another version: export it again.",
+        )
+    return kernel
