@@ -1,0 +1,98 @@
+"""Start-up of an existing core: process start to /health 200, median of several runs.
+
+python benchmarks/startup.py CORE [--runs 5] [--flags=--no-mixed-prefill]
+
+Also reported: peak resident memory at ready, whether torch was mapped, and whether any digest of
+the core changed.
+"""
+
+import argparse
+import hashlib
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+
+def free_port() -> int:
+    """Return a loopback port that is free now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def digests(core: Path) -> dict[str, str]:
+    """sha256 of every file of the core, by relative path."""
+    return {
+        str(p.relative_to(core)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(core.rglob("*"))
+        if p.is_file()
+    }
+
+
+def wait_ready(port: int, process: subprocess.Popen[bytes], timeout: float = 60.0) -> None:
+    """Poll /health every 2 ms until it answers 200."""
+    end = time.perf_counter() + timeout
+    while time.perf_counter() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with code {process.returncode}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as r:
+                if r.status == 200:
+                    return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.002)
+    raise RuntimeError("not ready in time")
+
+
+def one_run(command: list[str]) -> dict[str, float | bool]:
+    """Start, wait for ready, look at the process, stop it."""
+    port = free_port()
+    start = time.perf_counter()
+    process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
+    try:
+        wait_ready(port, process)
+        seconds = time.perf_counter() - start
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        rss = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM"))
+        torch = "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+    finally:
+        process.terminate()
+        process.wait(30)
+    return {"seconds": seconds, "peak_rss_mib": rss / 1024, "torch": torch}
+
+
+def main() -> None:
+    """Run and print one JSON object."""
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("core", type=Path)
+    ap.add_argument("--runs", type=int, default=5)
+    ap.add_argument("--flags", default="", help="flags for flare run, space separated")
+    a = ap.parse_args()
+    flare = str(Path(sys.executable).parent / "flare")
+    command = [flare, "run", str(a.core), *a.flags.split()]
+    before = digests(a.core)
+    runs = [one_run(command) for _ in range(a.runs + 1)][1:]  # the first warms the page cache
+    seconds = [float(r["seconds"]) for r in runs]
+    result = {
+        "command": " ".join(["flare", "run", a.core.name, *a.flags.split()]),
+        "runs": len(runs),
+        "seconds_median": round(statistics.median(seconds), 3),
+        "seconds_min": round(min(seconds), 3),
+        "seconds_max": round(max(seconds), 3),
+        "peak_rss_mib": round(statistics.median(float(r["peak_rss_mib"]) for r in runs), 1),
+        "torch_mapped": any(r["torch"] for r in runs),
+        "digests_unchanged": digests(a.core) == before,
+    }
+    print(json.dumps(result, indent=1))
+    if result["torch_mapped"] or not result["digests_unchanged"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
