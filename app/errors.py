@@ -1,0 +1,181 @@
+"""Errors of the HTTP face: one exception, one JSON shape (OpenAI's), handlers for the rest."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.errors import (
+    ContextLengthError,
+    EngineUnavailableError,
+    QueueFullError,
+    RequestError,
+)
+
+logger = logging.getLogger("flare.http")
+
+INTERNAL_MESSAGE = "The server had an error while processing your request."
+RETRY_AFTER_SECONDS = "1"
+
+
+class ApiError(Exception):
+    """An answer that is an error: HTTP status and the fields of OpenAI's error object.
+
+    ``param`` names the request field at fault; ``code`` is for programs; ``headers`` are added
+    to the answer (for example Retry-After).
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+
+def error_json(error: ApiError) -> str:
+    """The error as one line of JSON, also valid when the message quotes broken Unicode."""
+    body = {
+        "message": _clean(error.message),
+        "type": error.type,
+        "param": None if error.param is None else _clean(error.param),
+        "code": error.code,
+    }
+    return json.dumps({"error": body}, allow_nan=False)
+
+
+def error_response(error: ApiError) -> Response:
+    """The whole HTTP answer for ``error``."""
+    return Response(
+        error_json(error),
+        status_code=error.status,
+        headers=error.headers,
+        media_type="application/json",
+    )
+
+
+def to_api_error(exc: BaseException) -> ApiError:
+    """What a client is told about ``exc``; anything unforeseen is a 500 without details."""
+    if isinstance(exc, ApiError):
+        return exc
+    if isinstance(exc, RequestValidationError):
+        return _from_validation(exc.errors())
+    if isinstance(exc, HTTPException):
+        return _from_http(exc)
+    if isinstance(exc, RequestError):
+        return _from_request(exc)
+    return ApiError(500, INTERNAL_MESSAGE, type="server_error")
+
+
+def unavailable(message: str) -> ApiError:
+    """503 with Retry-After: loading, draining or broken."""
+    return ApiError(
+        503,
+        message,
+        type="server_error",
+        code="engine_unavailable",
+        headers={"retry-after": RETRY_AFTER_SECONDS},
+    )
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every error of ``app`` in OpenAI's shape. Unforeseen ones are logged in full."""
+    for kind in (ApiError, RequestValidationError, HTTPException, RequestError):
+        app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(Exception, answer_unforeseen)
+
+
+async def answer_unforeseen(request: Request, exc: Exception) -> Response:
+    """500 with a generic message; the traceback goes to the log only."""
+    logger.error("unforeseen error in %s %s", request.method, route_of(request), exc_info=exc)
+    return error_response(to_api_error(exc))
+
+
+def route_of(request: Request) -> str:
+    """The route's template, never the raw path: safe in logs and metric labels."""
+    route = request.scope.get("route")
+    return getattr(route, "path", "unmatched")
+
+
+async def _answer(request: Request, exc: Exception) -> Response:
+    return error_response(to_api_error(exc))
+
+
+def _clean(text: str) -> str:
+    """Replace lone surrogates, which are no Unicode text, by question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _from_validation(errors: Sequence[Any]) -> ApiError:
+    """The first fault of a request body or query, with the path to it."""
+    if not errors:
+        return ApiError(400, "The request is not valid.")
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        detail = first.get("ctx", {}).get("error", "parse error")
+        position = first["loc"][-1]
+        return ApiError(400, f"The body is not valid JSON: {detail} (at character {position}).")
+    path = [part for part in first["loc"][1:] if not _is_union_tag(part)]
+    if not path:
+        return ApiError(400, f"The body is not valid: {_sentence(first)}. Send a JSON object.")
+    return ApiError(400, f"{_dotted(path)}: {_sentence(first)}.", param=str(path[0]))
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """The validator's words, without its prefix for errors raised by our own validators."""
+    return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _is_union_tag(part: object) -> bool:
+    """Pydantic adds the tried member of a union to the path, as in ``list[str]``."""
+    return isinstance(part, str) and (
+        "[" in part or part in {"str", "int", "float", "bool", "none"}
+    )
+
+
+def _dotted(path: Sequence[object]) -> str:
+    text = str(path[0])
+    for part in path[1:]:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text
+
+
+def _from_http(exc: HTTPException) -> ApiError:
+    headers = exc.headers or {}
+    if exc.status_code == 404:
+        return ApiError(404, "There is nothing at this URL.", code="unknown_url", headers=headers)
+    if exc.status_code == 405:
+        message = "This URL does not take this method."
+        return ApiError(405, message, code="method_not_allowed", headers=headers)
+    if exc.status_code >= 500:
+        return ApiError(exc.status_code, INTERNAL_MESSAGE, type="server_error", headers=headers)
+    return ApiError(exc.status_code, str(exc.detail), headers=headers)
+
+
+def _from_request(exc: RequestError) -> ApiError:
+    message = str(exc)
+    if isinstance(exc, ContextLengthError):
+        return ApiError(400, message, code=exc.code)
+    if isinstance(exc, QueueFullError):
+        headers = {"retry-after": RETRY_AFTER_SECONDS}
+        return ApiError(429, message, type="rate_limit_error", code=exc.code, headers=headers)
+    if isinstance(exc, EngineUnavailableError):
+        return unavailable(message)
+    return ApiError(400, message, code=exc.code)

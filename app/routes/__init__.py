@@ -1,0 +1,1 @@
+"""HTTP routes: one thin file per endpoint family."""
