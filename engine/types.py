@@ -1,6 +1,6 @@
 """Types that cross the engine's front: requests in, token deltas out."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -43,7 +43,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One sequence to generate (n > 1 is several requests). ``prompt_ids`` is not empty."""
+    """One sequence to generate (n > 1 is several requests). ``prompt_ids`` is not empty.
+
+    priority: lower values are admitted first and preempted last; ties go by arrival.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -101,6 +104,19 @@ class ModelInfo:
     created: int
 
 
+class TokenStream(Protocol):
+    """The deltas of one sequence, in order; ends after the one with a finish reason.
+
+    ``aclose`` before the end aborts the sequence; it is idempotent, and never blocks.
+    """
+
+    def __aiter__(self) -> "TokenStream": ...
+
+    async def __anext__(self) -> TokenDelta: ...
+
+    async def aclose(self) -> None: ...
+
+
 class EngineClient(Protocol):
     """The asyncio face of the engine (``engine.client.Engine`` is the real one)."""
 
@@ -110,9 +126,7 @@ class EngineClient(Protocol):
     @property
     def model(self) -> ModelInfo: ...
 
-    def submit(
-        self, requests: Sequence[GenerationRequest]
-    ) -> "Sequence[AsyncIterator[TokenDelta]]":
+    def submit(self, requests: Sequence[GenerationRequest]) -> Sequence[TokenStream]:
         """Queue the requests together; one stream each, in order.
 
         Closing a stream before its end aborts that sequence. Raises QueueFullError when the

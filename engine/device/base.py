@@ -111,6 +111,10 @@ class Device(Protocol):
 
     def instantiate(self, graph: Graph, program: Program) -> Executable: ...
 
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Zero these cache blocks in all layers (their content was not finite)."""
+        ...
+
     def memory(self) -> Mapping[str, int]:
         """Bytes by use: weights, workspace, kv."""
         ...
