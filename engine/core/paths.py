@@ -1,0 +1,34 @@
+"""Where things lie in a core, and the check that a manifest's path stays inside it."""
+
+import re
+from pathlib import Path, PurePosixPath
+
+from engine.core.errors import CoreFileError
+
+TEXT_FOLDER = "text"
+_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_LONGEST = 255
+
+
+def storage_path(rank: int) -> str:
+    """Return the path of a rank's tensors, relative to the core."""
+    return f"storage/rank{rank}.safetensors"
+
+
+def inside(root: Path, path: str) -> Path:
+    """Return ``root / path`` of a regular file. ``root`` is resolved already.
+
+    Only plain relative names are taken (letters, digits, '.', '_', '-' and '/'; no component
+    starts with a dot), and no component below ``root`` may be a symbolic link. Raises
+    CoreFileError naming the path.
+    """
+    if len(path) > _LONGEST or not _PATH.fullmatch(path):
+        raise CoreFileError(f"{path[:_LONGEST]!a}: expected a plain path inside the core")
+    full = root / PurePosixPath(path)
+    if not full.is_symlink() and not full.exists():
+        raise CoreFileError(f"{path}: expected a file, found nothing at {full}")
+    if full.resolve() != full:
+        raise CoreFileError(f"{path}: expected a file inside the core, found a symbolic link")
+    if not full.is_file():
+        raise CoreFileError(f"{path}: expected a regular file, found something else")
+    return full
