@@ -1,0 +1,54 @@
+"""What the scheduler decides for one step."""
+
+from dataclasses import dataclass
+
+from engine.schedule.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of rows of one sequence and one role.
+
+    start: first position. samples: the last row draws the next token. scores: every row's logits
+    are wanted (prompt log probabilities).
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    generated: bool
+    samples: bool
+    scores: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def logits(self) -> int:
+        """Rows whose logits are wanted: the last ones of the segment."""
+        if self.scores:
+            return self.count
+        return 1 if self.samples else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """One step. Each sequence has at most one segment.
+
+    decodes: one generated row each. recomputes: several generated rows (after a preemption).
+    prompts: prompt chunks. admitted: sequences that got a slot in this step. released: slots
+    given up since the last step (before ``admitted`` took theirs). preempted: how many sequences.
+    """
+
+    decodes: tuple[Segment, ...] = ()
+    recomputes: tuple[Segment, ...] = ()
+    prompts: tuple[Segment, ...] = ()
+    admitted: tuple[Sequence, ...] = ()
+    released: tuple[int, ...] = ()
+    preempted: int = 0
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, generated rows first."""
+        return self.decodes + self.recomputes + self.prompts

@@ -1,0 +1,66 @@
+"""A sequence's state: few counters, the rest derived."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cache.kv import BlockTable
+from engine.types import GenerationRequest
+
+NO_SLOT = -1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request being served.
+
+    Positions of the original prompt have the prompt role, all later ones the generated role, for
+    ever: a preempted sequence is recomputed as prompt chunks, then as generated chunks.
+    computed: positions whose keys and values are in the cache. slot: row of the runner's tables
+    and of the sampler, held while running. cached: prompt tokens that the prefix cache gave.
+    """
+
+    request: GenerationRequest
+    arrival: int
+    prompt: NDArray[np.int32]
+    table: BlockTable
+    output: list[int] = field(default_factory=list)
+    computed: int = 0
+    slot: int = NO_SLOT
+    cached: int = 0
+
+    @property
+    def known(self) -> int:
+        """Tokens known: prompt and sampled."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """First come, first served, within a priority."""
+        return (self.request.priority, self.arrival)
+
+    @property
+    def running(self) -> bool:
+        return self.slot != NO_SLOT
+
+    @property
+    def generated(self) -> bool:
+        """Whether the next position to compute has the generated role."""
+        return self.computed >= len(self.prompt)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether just the last sampled token is left to compute."""
+        return self.generated and self.known - self.computed == 1
+
+    @property
+    def chunk_left(self) -> int:
+        """Rows that one segment may take: a segment never crosses the role border."""
+        end = self.known if self.generated else len(self.prompt)
+        return end - self.computed
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether prompt rows must give log probabilities (until the first token is out)."""
+        return self.request.sampling.prompt_logprobs is not None and not self.output
