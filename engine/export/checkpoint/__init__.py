@@ -1,0 +1,1 @@
+"""Checkpoint readers: GGUF files and safetensors directories behind one interface."""
