@@ -1,0 +1,54 @@
+"""What a launch gave: drawn tokens and scores of prompt tokens."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from engine.batch.plan import Launch
+from engine.device.base import Samples
+from engine.schedule.sequence import Sequence
+from engine.types import TokenLogprobs
+
+INVALID = -1
+"""The token of a row whose logits were not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The next token of a sequence, with its log probabilities where asked for."""
+
+    sequence: Sequence
+    token: int
+    logprobs: TokenLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Log probabilities of prompt tokens, from position ``start`` on."""
+
+    sequence: Sequence
+    start: int
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchResult:
+    """One launch's results. ``seconds``: preparation, replay and sampling."""
+
+    launch: Launch
+    drawn: tuple[Drawn, ...]
+    scored: tuple[Scored, ...]
+    seconds: float
+
+
+def token_logprobs(samples: Samples, rows: Seq[int], top_n: Seq[int]) -> list[TokenLogprobs]:
+    """Turn some rows of a sampler's arrays into objects; ``top_n`` alternatives each."""
+    index = list(rows)
+    width = max(top_n, default=0)
+    tokens = samples.tokens[index].tolist()
+    logprobs = samples.logprobs[index].tolist()
+    ids = samples.top_ids[index, :width].tolist()
+    values = samples.top_logprobs[index, :width].tolist()
+    return [
+        TokenLogprobs(tokens[i], logprobs[i], tuple(zip(ids[i][:n], values[i][:n], strict=True)))
+        for i, n in enumerate(top_n)
+    ]

@@ -1,0 +1,44 @@
+"""Per-slot tables that persist between steps, so that a decode step fills inputs without loops."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cache.pool import NULL_BLOCK
+from engine.schedule.sequence import Sequence
+
+
+class SlotTables:
+    """Token ids and block ids of the sequences that hold a slot, as int32 arrays by slot.
+
+    tokens: [slots, max_model_len]. blocks: [slots, blocks per sequence]; entries beyond a
+    sequence's blocks are the null block.
+    """
+
+    def __init__(self, slots: int, max_model_len: int, block_size: int) -> None:
+        self.tokens: NDArray[np.int32] = np.zeros((slots, max_model_len), np.int32)
+        width = -(-max_model_len // block_size)
+        self.blocks: NDArray[np.int32] = np.full((slots, width), NULL_BLOCK, np.int32)
+        self.block_size = block_size
+        self._filled = [0] * slots
+
+    def start(self, sequence: Sequence) -> None:
+        """Write the known tokens of a sequence that just got its slot."""
+        slot, prompt = sequence.slot, len(sequence.prompt)
+        self.tokens[slot, :prompt] = sequence.prompt
+        self.tokens[slot, prompt : sequence.known] = sequence.output
+
+    def stop(self, slot: int) -> None:
+        """Forget the blocks of a slot that was given up."""
+        self.blocks[slot] = NULL_BLOCK
+        self._filled[slot] = 0
+
+    def sync(self, sequences: Iterable[Sequence]) -> None:
+        """Copy the blocks that sequences got since the last step."""
+        for sequence in sequences:
+            slot, blocks = sequence.slot, sequence.table.blocks
+            filled = self._filled[slot]
+            if filled < len(blocks):
+                self.blocks[slot, filled : len(blocks)] = blocks[filled:]
+                self._filled[slot] = len(blocks)
