@@ -1,0 +1,55 @@
+// Linear layers on packed weights: y = activation(x W^T + bias) + residual.
+//
+// Layouts are those of engine/kernels/layouts.py, numerics classes those of
+// engine/kernels/numerics.py. A row's bits depend on that row alone: not on the number of rows, on
+// the threads, on its role's neighbours or on the instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flare {
+
+class Barrier;  // flare/pool.h
+
+enum class Isa { portable, avx2, avx512, amx, neon };
+enum class Layout { q4p16, q8p16, bf16p16 };
+enum class Numerics { int8_g32, bf16_t32 };
+enum class Activation { none, silu_mul, gelu_mul };
+
+struct LinearArgs {
+  const float* x;         // rows x k
+  int64_t ldx;            // floats from one row of x to the next
+  const uint8_t* w;       // packed weight, 64-byte aligned
+  const float* bias;      // n, or null
+  const float* residual;  // rows x output width, or null; may be y itself (in place)
+  int64_t ldr;
+  float* y;               // rows x output width; must not overlap x
+  int64_t ldy;
+  int rows;
+  int generated_rows;     // rows [0, generated_rows) use `generated`, the others `prompt`
+  int n, k;               // logical sizes of W; output width is n, or n / 2 for *_mul
+  Layout layout;
+  Activation activation;  // *_mul: panels are gate, up, gate, up ...; n is a multiple of 32
+  Numerics generated, prompt;
+};
+
+// Bytes of the scratch that `linear` needs (64-byte aligned, shared by all threads, reusable by the
+// next call once every thread has left this one).
+size_t linear_scratch_bytes(int max_rows, int max_k, int max_n, int threads);
+
+// Whether the class can be computed on the layout (int8_g32 needs q4p16 or q8p16).
+bool linear_supports(Layout layout, Numerics numerics);
+
+// Bytes of a packed n x k weight; k is a multiple of 32 (bf16p16: rounded up).
+size_t packed_bytes(Layout layout, int n, int k);
+
+// Computes one linear. Every thread of the pool calls it with its `tid`; a barrier is needed after
+// it before y is read or scratch reused. Arguments are not checked here: linear_supports, sizes and
+// alignment are the caller's to check once. Subnormals must be flushed (see flare/simd.h).
+void linear(Isa isa, const LinearArgs& args, void* scratch, int tid, int threads, Barrier& barrier);
+
+// Row `row` of a packed weight with k columns, dequantised: out[k] floats.
+void embed_row(Layout layout, const uint8_t* w, int k, int row, float* out);
+
+}  // namespace flare
