@@ -61,10 +61,6 @@ class DependencyCycleError(CoreError):
     """Tuning records depend on each other in a circle."""
 
 
-class ProgramInvalidError(CoreError):
-    """A program breaks a rule of the IR, or contradicts its graph or the model."""
-
-
 class NumericsConflictError(CoreError):
     """One weight would be computed in two numerics classes for the same role."""
 

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.codec import MANIFEST, PROGRAMS, encode_manifest, encode_programs
+from engine.core.codec import MANIFEST, PROGRAMS, decode_manifest, encode_manifest, encode_programs
 from engine.core.digests import bytes_digest, content_digest, file_digest
 from engine.core.errors import DuplicateIdError
 from engine.core.paths import TEXT_FOLDER, storage_path
@@ -31,6 +31,7 @@ from engine.core.schema import (
     StorageTensor,
     TuningRecord,
 )
+from engine.core.validate import validate
 from engine.errors import SettingsError
 from engine.ir.program import Program
 
@@ -143,6 +144,7 @@ class CoreWriter:
             FORMAT_VERSION, identity, model, limits, default_mixed, catalog, sections, ""
         )
         data = encode_manifest(manifest)
+        validate(decode_manifest(data, dict(programs)))
         _write(self._folder / MANIFEST, data)
         for folder in (self._folder / TEXT_FOLDER, self._folder / "storage", self._folder):
             _sync_folder(folder)

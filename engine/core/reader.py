@@ -1,0 +1,208 @@
+"""Opens a core read-only: decodes the manifest, maps the storage, checks sizes and digests."""
+
+import mmap
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.codec import MANIFEST, PROGRAMS, decode_manifest, decode_programs
+from engine.core.digests import combine, content_digest, piece_digest, pieces
+from engine.core.errors import CoreFileError, DigestMismatchError, LayoutMissingError
+from engine.core.paths import TEXT_FOLDER, inside
+from engine.core.safetensors import NUMPY_DTYPES
+from engine.core.schema import Manifest, Section, StorageTensor
+from engine.core.validate_storage import validate_storage
+from engine.errors import CoreError
+
+LARGEST_MANIFEST = 256 << 20
+"""Bytes of the largest manifest that is read."""
+_THREADS = 8
+
+
+class Core:
+    """An open core. Nothing in it is ever written.
+
+    manifest: decoded, its catalog with programs, not validated (see ``validate``). Storage is
+    mapped shared and read-only; hashing it starts when the core is opened and runs on its own
+    threads, so that it overlaps the rest of the start. ``verify_storage`` must return before
+    anything computed from the tensors is used.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, maps: Mapping[str, memoryview]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._maps = maps
+        self._tensors = {(t.rank, t.name): t for t in manifest.catalog.storage}
+        self._hashing = _Hashing(maps)
+
+    @property
+    def digest(self) -> str:
+        """The root digest: it covers every byte of the core."""
+        return self.manifest.root_digest
+
+    @property
+    def text_dir(self) -> Path:
+        """The folder of the text files (digests already checked)."""
+        return self.path / TEXT_FOLDER
+
+    @property
+    def text_names(self) -> tuple[str, ...]:
+        """Names of the text files that the manifest lists."""
+        prefix = f"{TEXT_FOLDER}/"
+        paths = (section.path for section in self.manifest.sections)
+        return tuple(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+
+    def text(self, name: str) -> bytes:
+        """Return the bytes of ``text/<name>``. Raises CoreFileError when the core has none."""
+        view = self._maps.get(f"{TEXT_FOLDER}/{name}")
+        if view is None:
+            raise CoreFileError(f"{TEXT_FOLDER}/{name}: expected in the manifest, found nothing")
+        return bytes(view)
+
+    def tensor(self, name: str, rank: int = 0) -> NDArray[np.generic]:
+        """Return a stored tensor as a read-only view of the mapped file (bfloat16 as uint16).
+
+        Raises LayoutMissingError when the rank has no such tensor.
+        """
+        entry = self._tensors.get((rank, name))
+        if entry is None:
+            raise LayoutMissingError(f"storage: rank {rank} has no tensor {name!r}")
+        data = self._maps[entry.file][entry.offset : entry.offset + entry.size]
+        return np.frombuffer(data, NUMPY_DTYPES[entry.dtype]).reshape(entry.shape)
+
+    def entry(self, name: str, rank: int = 0) -> StorageTensor:
+        """Return a tensor's table entry. Raises LayoutMissingError."""
+        entry = self._tensors.get((rank, name))
+        if entry is None:
+            raise LayoutMissingError(f"storage: rank {rank} has no tensor {name!r}")
+        return entry
+
+    def verify_storage(self) -> None:
+        """Wait until every storage file is hashed. Raises DigestMismatchError naming the file."""
+        found = self._hashing.result()
+        for section in self.manifest.sections:
+            if section.path in found:
+                _compare(section, found[section.path])
+
+    def close(self) -> None:
+        """Stop hashing. Views that were handed out stay valid."""
+        self._hashing.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Hashing:
+    """Hashes the storage files' pieces on threads of its own; ``stop`` ends them early."""
+
+    def __init__(self, maps: Mapping[str, memoryview]) -> None:
+        self._stopped = threading.Event()
+        threads = min(_THREADS, len(os.sched_getaffinity(0)))
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="core-digest")
+        self._futures: dict[str, list[Future[bytes]]] = {
+            path: [self._executor.submit(self._digest, piece) for piece in pieces(view)]
+            for path, view in maps.items()
+            if _is_storage(path)
+        }
+        self._executor.shutdown(wait=False)
+
+    def _digest(self, piece: memoryview) -> bytes:
+        return b"" if self._stopped.is_set() else piece_digest(piece)
+
+    def result(self) -> dict[str, str]:
+        if self._stopped.is_set():
+            raise CoreError("the core was closed before its storage was verified")
+        return {
+            path: combine(future.result() for future in futures)
+            for path, futures in self._futures.items()
+        }
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def open_core(path: Path) -> Core:
+    """Open the core at ``path``.
+
+    Checks at once: the manifest's version, root digest and schema; that every listed file lies
+    inside the core and has its size; the storage table; digests of programs and text files.
+    Starts hashing the storage (``Core.verify_storage``). Files that the manifest does not list
+    have no meaning and are ignored. Raises CoreError subclasses.
+    """
+    root = _root(path)
+    manifest = decode_manifest(_manifest_bytes(root))
+    validate_storage(manifest)
+    maps = {section.path: _map(root, section) for section in manifest.sections}
+    for section in manifest.sections:
+        if not _is_storage(section.path):
+            _compare(section, content_digest(maps[section.path]))
+    programs = decode_programs(bytes(maps[PROGRAMS]))
+    catalog = replace(manifest.catalog, programs=programs)
+    return Core(root, replace(manifest, catalog=catalog), maps)
+
+
+def _root(path: Path) -> Path:
+    try:
+        root = path.resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CoreFileError(f"{path}: cannot open the core: {error}") from error
+    if not (root / MANIFEST).exists():
+        raise CoreFileError(
+            f"{path}: expected the directory of a core, found no {MANIFEST} in it",
+            hint="pass the directory that flare export wrote",
+        )
+    return root
+
+
+def _manifest_bytes(root: Path) -> bytes:
+    file = inside(root, MANIFEST)
+    try:
+        size = file.stat().st_size
+        if size > LARGEST_MANIFEST:
+            raise CoreFileError(
+                f"{MANIFEST}: expected at most {LARGEST_MANIFEST} bytes, found {size}"
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise CoreFileError(f"{MANIFEST}: cannot be read: {error.strerror}") from error
+
+
+def _map(root: Path, section: Section) -> memoryview:
+    """Map one file read-only, after checking that it has the size that the manifest says."""
+    file = inside(root, section.path)
+    try:
+        with file.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != section.size:
+                raise CoreFileError(
+                    f"{section.path}: expected {section.size} bytes, found {size}",
+                    hint="the file was cut short or replaced; copy or export the core again",
+                )
+            if size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise CoreFileError(f"{section.path}: cannot be read: {error.strerror}") from error
+
+
+def _is_storage(path: str) -> bool:
+    return path.startswith("storage/")
+
+
+def _compare(section: Section, found: str) -> None:
+    if section.digest != found:
+        raise DigestMismatchError(
+            f"{section.path}: digest: expected {section.digest}, found {found}",
+            hint="the file was changed or damaged after export; copy or export the core again",
+        )

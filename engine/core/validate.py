@@ -1,0 +1,196 @@
+"""Validation of a core's catalog: everything that can be known before a device is touched.
+
+Each fault has its own error type (``engine.core.errors``); the first one found is raised.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from engine.core.errors import (
+    CapacityGapError,
+    DanglingReferenceError,
+    DependencyCycleError,
+    DuplicateIdError,
+    FamilyMismatchError,
+    KernelMissingError,
+    LayoutMissingError,
+    ModelInvalidError,
+    ProgramMissingError,
+    TuningMissingError,
+)
+from engine.core.schema import FAMILY_OF_KIND, Catalog, Graph, Kind, Limits, Manifest, ModelSpec
+from engine.core.validate_programs import validate_programs
+from engine.core.validate_storage import validate_storage
+
+_TOP = 2**31 - 1
+
+
+def validate(manifest: Manifest) -> None:
+    """Check the whole catalog. Raises a CoreError subclass that names the entry.
+
+    Looks at the manifest and programs alone: no file is opened, no digest computed.
+    """
+    catalog = manifest.catalog
+    _check_model(manifest.model, manifest.limits)
+    _check_ids(manifest)
+    for graph in catalog.graphs:
+        _check_graph(graph, manifest)
+    _check_references(catalog)
+    _check_cycles(catalog)
+    check_coverage(catalog.graphs, manifest.limits)
+    validate_storage(manifest)
+    validate_programs(manifest)
+
+
+def _check_model(model: ModelSpec, limits: Limits) -> None:
+    counts = {
+        f"model.{name}": getattr(model, name)
+        for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim",
+                     "vocab_size", "logits_width", "context_length")
+    }  # fmt: skip
+    counts |= {f"limits.{name}": getattr(limits, name) for name in Limits.__slots__}
+    kv_names = ("layers", "kv_heads", "head_dim", "block_size")
+    counts |= {f"model.kv.{name}": getattr(model.kv, name) for name in kv_names}
+    for key, value in counts.items():
+        if not 1 <= value <= _TOP:
+            raise ModelInvalidError(f"{key}: expected 1 to {_TOP}, found {value}")
+    relations = (
+        (model.heads % model.kv_heads == 0, "model.heads: expected a multiple of kv_heads"),
+        (model.logits_width >= model.vocab_size, "model.logits_width: expected vocab_size or more"),
+        (model.kv.layers == model.layers + model.mtp_depth, "model.kv.layers: expected all layers"),
+        (model.kv.head_dim == model.head_dim, "model.kv.head_dim: expected model.head_dim"),
+        (model.mtp_depth >= 0, "model.mtp_depth: expected 0 or more"),
+        (model.rms_eps > 0, "model.rms_eps: expected more than 0"),
+        (model.rope_theta > 0, "model.rope_theta: expected more than 0"),
+        (limits.max_model_len <= model.context_length,
+         f"limits.max_model_len: expected at most the context length {model.context_length}"),
+    )  # fmt: skip
+    for holds, message in relations:
+        if not holds:
+            raise ModelInvalidError(message)
+    for token in model.eos_token_ids:
+        if not 0 <= token < model.vocab_size:
+            raise ModelInvalidError(
+                f"model.eos_token_ids: expected ids below {model.vocab_size}, found {token}"
+            )
+
+
+def _check_ids(manifest: Manifest) -> None:
+    catalog = manifest.catalog
+    tables: Mapping[str, Iterable[object]] = {
+        "graphs": (graph.id for graph in catalog.graphs),
+        "kernels": (kernel.id for kernel in catalog.kernels),
+        "tuning": (record.key for record in catalog.tuning),
+        "storage": (f"rank {tensor.rank}: {tensor.name}" for tensor in catalog.storage),
+        "sections": (section.path for section in manifest.sections),
+    }
+    for table, ids in tables.items():
+        for entry, count in Counter(ids).items():
+            if count > 1:
+                raise DuplicateIdError(f"{table}: {entry!r} is there {count} times")
+
+
+def _check_graph(graph: Graph, manifest: Manifest) -> None:
+    family = FAMILY_OF_KIND[graph.kind]
+    if graph.family is not family:
+        raise FamilyMismatchError(
+            f"graphs.{graph.id}.family: a {graph.kind} graph is {family}, found {graph.family}"
+        )
+    if graph.device != manifest.identity.device:
+        raise FamilyMismatchError(
+            f"graphs.{graph.id}.device: expected {manifest.identity.device}, found {graph.device}"
+        )
+    needs_draft = graph.kind in (Kind.VERIFY, Kind.DRAFT)
+    if needs_draft and graph.speculative == "off":
+        raise FamilyMismatchError(
+            f"graphs.{graph.id}.speculative: a {graph.kind} graph needs a method, found off"
+        )
+    if graph.max_q < 1 or (graph.kind is Kind.DECODE and graph.max_q != 1):
+        raise FamilyMismatchError(
+            f"graphs.{graph.id}.max_q: a {graph.kind} graph cannot have {graph.max_q}"
+        )
+
+
+def _check_references(catalog: Catalog) -> None:
+    kernels = {kernel.id for kernel in catalog.kernels}
+    tuning = {record.key for record in catalog.tuning}
+    layouts = {tensor.name for tensor in catalog.storage}
+    graphs = {graph.id for graph in catalog.graphs}
+    for graph in catalog.graphs:
+        where = f"graphs.{graph.id}"
+        if graph.program not in catalog.programs:
+            raise ProgramMissingError(f"{where}.program: {graph.program!r} is not in the core")
+        _require(graph.kernels, kernels, f"{where}.kernels", KernelMissingError)
+        _require(graph.tuning, tuning, f"{where}.tuning", TuningMissingError)
+        _require(graph.layouts, layouts, f"{where}.layouts", LayoutMissingError)
+    for record in catalog.tuning:
+        where = f"tuning.{record.key}"
+        candidates = [candidate.kernel for candidate in record.candidates]
+        _require(candidates, kernels, f"{where}.candidates", KernelMissingError)
+        _require([record.winner], candidates, f"{where}.winner", KernelMissingError)
+        _require(record.depends_on, tuning, f"{where}.depends_on", TuningMissingError)
+        if record.introduced_by is not None:
+            introduced_by = [record.introduced_by]
+            _require(introduced_by, graphs, f"{where}.introduced_by", DanglingReferenceError)
+    unused = catalog.programs.keys() - {graph.program for graph in catalog.graphs}
+    if unused:
+        raise DanglingReferenceError(f"programs.{min(unused)}: no graph names this program")
+
+
+def _require(
+    names: Iterable[str],
+    known: Collection[str],
+    where: str,
+    error: type[DanglingReferenceError],
+) -> None:
+    for name in names:
+        if name not in known:
+            raise error(f"{where}: {name!r} is not in the catalog")
+
+
+def _check_cycles(catalog: Catalog) -> None:
+    """Walk the dependencies depth first, without recursion; meeting an open key is a cycle."""
+    edges = {record.key: record.depends_on for record in catalog.tuning}
+    done: set[str] = set()
+    for start in edges:
+        path: dict[str, None] = {}
+        stack = [(start, False)]
+        while stack:
+            key, leaving = stack.pop()
+            if leaving:
+                del path[key]
+                done.add(key)
+            elif key in path:
+                circle = [*list(path)[list(path).index(key) :], key]
+                raise DependencyCycleError(f"tuning.depends_on: {' -> '.join(circle)}")
+            elif key not in done:
+                path[key] = None
+                stack.append((key, True))
+                stack.extend((after, False) for after in edges[key])
+
+
+def coverage_gaps(graphs: Iterable[Graph], seqs: int, tokens: int) -> list[str]:
+    """Return what separate graphs do not take: decode batches of 1..seqs, chunks of 1..tokens.
+
+    A graph takes every batch within its domain, so the largest one decides.
+    """
+    decode = prefill = 0
+    for graph in graphs:
+        domain = graph.domain
+        if graph.kind is Kind.DECODE:
+            decode = max(decode, min(domain.tokens, domain.seqs, domain.logits))
+        elif graph.kind is Kind.PREFILL:
+            prefill = max(prefill, domain.tokens)
+    gaps = []
+    if decode < seqs:
+        gaps.append(f"decode graphs must take 1 to {seqs} sequences, the largest takes {decode}")
+    if prefill < tokens:
+        gaps.append(f"prefill graphs must take 1 to {tokens} tokens, the largest takes {prefill}")
+    return gaps
+
+
+def check_coverage(graphs: Iterable[Graph], limits: Limits) -> None:
+    """Raise CapacityGapError when separate graphs do not take every batch within the limits."""
+    gaps = coverage_gaps(graphs, limits.max_num_seqs, limits.max_step_tokens)
+    if gaps:
+        raise CapacityGapError(f"graphs: {gaps[0]}")
