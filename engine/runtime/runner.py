@@ -21,12 +21,10 @@ class ModelRunner:
         device: Device,
         executables: Mapping[str, Executable],
         tables: SlotTables,
-        eos_token_ids: frozenset[int],
     ) -> None:
         self._device = device
         self._executables = dict(executables)
         self._tables = tables
-        self._eos = eos_token_ids
 
     def execute(self, output: SchedulerOutput, launches: Sequence[Launch]) -> list[LaunchResult]:
         """Run a step's launches, in order; each sees what the earlier ones wrote."""
@@ -43,11 +41,14 @@ class ModelRunner:
         self._tables.sync(segment.sequence for segment in output.segments)
 
     def _start(self, sequence: Seq) -> None:
-        sampling = sequence.request.sampling
-        stops = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else self._eos)
+        request = sequence.request
         self._tables.start(sequence)
         self._device.sampler.set(
-            sequence.slot, sampling, sorted(stops), sequence.request.prompt_ids, sequence.output
+            sequence.slot,
+            request.sampling,
+            sorted(sequence.stops),
+            request.prompt_ids,
+            sequence.output,
         )
 
     def _run(self, launch: Launch) -> LaunchResult:

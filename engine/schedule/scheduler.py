@@ -44,7 +44,7 @@ class _Step:
 
 
 def _samples(sequence: Sequence, end: int) -> bool:
-    return end == sequence.known and len(sequence.output) < sequence.request.sampling.max_tokens
+    return end == sequence.known and sequence.left > 0
 
 
 class Scheduler:
@@ -88,6 +88,12 @@ class Scheduler:
             self._stop(sequence)
         else:
             self._waiting.remove(sequence)
+
+    def discard(self, sequence: Sequence) -> list[int]:
+        """End a running sequence whose cache content is not finite; return blocks to scrub."""
+        blocks = self._cache.poison(sequence.table)
+        self._stop(sequence)
+        return blocks
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step. Blocks are taken; counters move in ``complete``."""

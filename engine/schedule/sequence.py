@@ -17,6 +17,7 @@ class Sequence:
 
     Positions of the original prompt have the prompt role, all later ones the generated role, for
     ever: a preempted sequence is recomputed as prompt chunks, then as generated chunks.
+    stops: the ids that end it, the model's end tokens included unless it ignores them.
     computed: positions whose keys and values are in the cache. slot: row of the runner's tables
     and of the sampler, held while running. cached: prompt tokens that the prefix cache gave.
     """
@@ -25,6 +26,7 @@ class Sequence:
     arrival: int
     prompt: NDArray[np.int32]
     table: BlockTable
+    stops: frozenset[int] = frozenset()
     output: list[int] = field(default_factory=list)
     computed: int = 0
     slot: int = NO_SLOT
@@ -34,6 +36,11 @@ class Sequence:
     def known(self) -> int:
         """Tokens known: prompt and sampled."""
         return len(self.prompt) + len(self.output)
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be sampled."""
+        return self.request.sampling.max_tokens - len(self.output)
 
     @property
     def order(self) -> tuple[int, int]:

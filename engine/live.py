@@ -1,0 +1,55 @@
+"""A sequence being served, with its stream and its times."""
+
+from dataclasses import dataclass, field
+
+from engine.schedule.sequence import Sequence
+from engine.stream import DeltaStream
+from engine.types import FinishReason, TokenDelta, TokenLogprobs
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """What the loop keeps per sequence. Times are ``perf_counter`` seconds; 0.0: not yet.
+
+    scores: log probabilities of prompt tokens 1.. so far, when asked for.
+    """
+
+    sequence: Sequence
+    stream: DeltaStream
+    arrived: float
+    started: float = 0.0
+    last_token: float = 0.0
+    scores: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.sequence.request.id
+
+    def finish_reason(self) -> FinishReason | None:
+        """Why the sequence ends with the tokens it has, if it does."""
+        sequence = self.sequence
+        if sequence.output and sequence.output[-1] in sequence.stops:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if sequence.left == 0 else None
+
+    def delta(
+        self,
+        tokens: tuple[int, ...],
+        logprobs: TokenLogprobs | None,
+        reason: FinishReason | None,
+    ) -> TokenDelta:
+        """Build a step's delta; the first one carries the prompt's log probabilities."""
+        first = len(self.sequence.output) == len(tokens)
+        wants = self.sequence.request.sampling.prompt_logprobs is not None
+        return TokenDelta(
+            tokens,
+            () if logprobs is None else (logprobs,),
+            reason,
+            (None, *self.scores) if first and wants else None,
+            self.sequence.cached,
+        )
+
+
+def ending(reason: FinishReason, error: str | None = None) -> TokenDelta:
+    """The last delta of a sequence that ends without a token."""
+    return TokenDelta(finish_reason=reason, error=error)

@@ -1,0 +1,59 @@
+"""The stream of one sequence's deltas, from the engine loop to its reader."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from engine.types import TokenDelta
+
+
+class DeltaStream:
+    """A single-reader queue on one event loop; implements ``engine.types.TokenStream``.
+
+    ``on_close`` is called once when the reader leaves before the last delta was pushed.
+    """
+
+    def __init__(self, on_close: Callable[[], None]) -> None:
+        self._deltas: deque[TokenDelta] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._on_close = on_close
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last delta was pushed, or the reader left."""
+        return self._ended
+
+    def push(self, delta: TokenDelta) -> None:
+        """Deliver a delta; the reader wakes once. Nothing follows one with a finish reason."""
+        if self._ended:
+            return
+        self._deltas.append(delta)
+        self._ended = delta.finish_reason is not None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> "DeltaStream":
+        return self
+
+    async def __anext__(self) -> TokenDelta:
+        while not self._deltas:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._deltas.popleft()
+
+    async def aclose(self) -> None:
+        """Leave: what is still to come is dropped, and the sequence aborted if not ended."""
+        self._deltas.clear()
+        if not self._ended:
+            self._ended = True
+            self._wake()
+            self._on_close()
