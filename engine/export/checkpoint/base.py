@@ -76,6 +76,18 @@ class SourceModel:
     eos_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """Text files of a core by name (engine/text), and the end tokens that the tokenizer names.
+
+    vocab_size: ids that the tokenizer knows.
+    """
+
+    files: dict[str, bytes]
+    eos_ids: tuple[int, ...]
+    vocab_size: int
+
+
 class Checkpoint(Protocol):
     """An open checkpoint. Logical tensor names: ``parameters.llama_parameters``."""
 
