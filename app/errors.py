@@ -49,16 +49,19 @@ class ApiError(Exception):
         self.code = code
         self.headers = dict(headers or {})
 
+    def as_object(self) -> dict[str, str | None]:
+        """OpenAI's error object, of valid Unicode also when the message quotes none."""
+        return {
+            "message": _clean(self.message),
+            "type": self.type,
+            "param": None if self.param is None else _clean(self.param),
+            "code": self.code,
+        }
+
 
 def error_json(error: ApiError) -> str:
-    """The error as one line of JSON, also valid when the message quotes broken Unicode."""
-    body = {
-        "message": _clean(error.message),
-        "type": error.type,
-        "param": None if error.param is None else _clean(error.param),
-        "code": error.code,
-    }
-    return json.dumps({"error": body}, allow_nan=False)
+    """The error as one line of valid JSON."""
+    return json.dumps({"error": error.as_object()}, allow_nan=False)
 
 
 def error_response(error: ApiError) -> Response:

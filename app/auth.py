@@ -1,0 +1,60 @@
+"""Bearer keys: every route but /health and /live asks for one when keys are configured."""
+
+from collections.abc import Iterable
+from hmac import compare_digest
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.errors import ApiError, error_response
+
+OPEN_PATHS = frozenset({"/health", "/live"})
+"""Probes carry no key; all else does, metrics and docs too."""
+
+
+def bearer_token(scope: Scope) -> bytes | None:
+    """The token of the Authorization header, or None when it is absent or of another scheme.
+
+    The scheme is case-insensitive and blanks around the token do not count (RFC 9110, 11.4).
+    """
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = bytes(value).strip(b" \t").partition(b" ")
+            token = token.strip(b" \t")
+            return token if scheme.lower() == b"bearer" and token else None
+    return None
+
+
+def matches(token: bytes | None, keys: Iterable[str]) -> bool:
+    """Whether ``token`` is one of ``keys``; takes the same time for every wrong token."""
+    if token is None:
+        return False
+    found = [compare_digest(token, key.encode("utf-8", "surrogateescape")) for key in keys]
+    return any(found)
+
+
+def unauthorized(token: bytes | None) -> ApiError:
+    """401 as OpenAI words it; the key that was sent is not repeated."""
+    message = (
+        "You didn't provide an API key. Send it as 'Authorization: Bearer KEY'."
+        if token is None
+        else "Incorrect API key provided."
+    )
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+
+class AuthMiddleware:
+    """Refuse requests without a key. ``keys`` empty: all pass. The admin key opens all routes."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], admin_key: str | None) -> None:
+        self._app = app
+        self._asks = bool(keys)
+        self._keys = keys if admin_key is None else (*keys, admin_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._asks and scope["path"] not in OPEN_PATHS:
+            token = bearer_token(scope)
+            if not matches(token, self._keys):
+                await error_response(unauthorized(token))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,70 @@
+"""The default core: where it is kept, and its export when it is missing."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.errors import FlareError, SettingsError
+
+MODEL = "smollm2"
+NAME = "smollm2-135m-instruct.core"
+
+
+class ExportFailed(FlareError):
+    """The export of the default core did not succeed; it has told why itself."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("the default core could not be exported", f"flare export {MODEL} --help")
+        self.exit_code = code if code > 0 else 1
+
+
+def default_core_path() -> Path:
+    """``$XDG_CACHE_HOME/flare/cores/...``; ``~/.cache`` when that is unset or not absolute."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = cache if cache.is_absolute() else Path.home() / ".cache"
+    return base / "flare" / "cores" / NAME
+
+
+def ensure_default_core() -> Path:
+    """The default core's path, exported first when it is missing.
+
+    The export runs in a process of its own, so that the server starts without what it imports
+    and keeps none of its memory. Two starts at once export once: the other waits.
+    """
+    path = default_core_path()
+    if path.is_dir():
+        return path
+    with _lock(path):
+        if not path.is_dir():
+            _export(path)
+    return path
+
+
+def _export(path: Path) -> None:
+    print(f"flare: exporting the default model to {path}", file=sys.stderr, flush=True)
+    export = ["export", MODEL, "--output", str(path), "--tuning", "fast"]
+    # -P: a folder named "app" where the user stands must not be taken for this package.
+    command = [sys.executable, "-P", "-m", "app.cli", *export]
+    home = str(Path(__file__).resolve().parents[2])
+    code = subprocess.run(command, env={**os.environ, "PYTHONPATH": home}, check=False).returncode
+    if code == 130:
+        raise KeyboardInterrupt
+    if code != 0:
+        raise ExportFailed(code)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = (path.parent / f".{path.name}.lock").open("w")
+    except OSError as exc:
+        hint = "set XDG_CACHE_HOME to a folder that can be written, or give a CORE"
+        raise SettingsError(f"cannot write to {path.parent}: {exc.strerror}", hint) from exc
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

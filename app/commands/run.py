@@ -1,0 +1,75 @@
+"""``flare run``: serve a core. The engine loads beside the import of the web stack."""
+
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from app.commands.default_core import ensure_default_core
+from app.commands.run_options import make_parser
+from app.listener import bind, url_of
+from app.loading import start_loading
+from app.logging import configure_logging
+from app.service import Service
+from app.settings import Settings
+from app.sources import load_settings, unknown_variables
+
+logger = logging.getLogger("flare.server")
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until a signal; the exit code. Raises the error that loading ended with."""
+    started = time.perf_counter()
+    settings = load_settings(vars(make_parser().parse_args(arguments)))
+    configure_logging(settings.log_level, settings.log_format)
+    for line in unknown_variables():
+        logger.warning("%s", line)
+    with bind(settings.host, settings.port) as listener:
+        core = settings.core or ensure_default_core()
+        return _serve(settings, core, listener, started)
+
+
+def _serve(settings: Settings, core: Path, listener: socket.socket, started: float) -> int:
+    loading = start_loading(settings.engine_config(core))
+    # Imported here, while the engine loads in its thread: the web stack is most of a start.
+    from app.main import create_app
+    from app.server import Runner
+
+    service = Service()
+    runner = Runner(listener, service, settings.drain_seconds)
+    url = url_of(listener)
+
+    def on_loaded(service: Service) -> None:
+        if service.error is not None:
+            runner.stop()
+        else:
+            announce(url, service, settings, time.perf_counter() - started)
+
+    logger.info("listening on %s, loading %s", url, core)
+    app = create_app(settings.server_config(), loading, service=service, on_loaded=on_loaded)
+    code = runner.run(app)
+    if service.error is not None:
+        raise service.error
+    if not loading.done():  # stopped while loading: native code in the thread cannot be called off
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def announce(url: str, service: Service, settings: Settings, seconds: float) -> None:
+    """Say where the server is and how to try it; one log record when logs are JSON."""
+    name = service.context.model_names[0]
+    if settings.log_format == "json":
+        logger.info("ready", extra={"url": url, "model": name, "seconds": round(seconds, 3)})
+        return
+    body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello!"}]})
+    key = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
+    print(f"flare: {name} is served on {url} (ready in {seconds:.2f} s)")
+    print(
+        f"try: curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'",
+        flush=True,
+    )

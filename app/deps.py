@@ -1,0 +1,34 @@
+"""What routes ask for: the service, its serving context, the server's configuration."""
+
+from typing import Annotated, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from app.config import ServerConfig
+from app.observe import HttpMetrics
+from app.service import Service
+from app.serving.context import ServingContext
+
+
+def get_service(request: Request) -> Service:
+    return cast(Service, request.app.state.service)
+
+
+def get_context(request: Request) -> ServingContext:
+    """The serving context. Raises ApiError (503) while loading, draining or failed."""
+    return get_service(request).context
+
+
+def get_config(request: Request) -> ServerConfig:
+    return cast(ServerConfig, request.app.state.config)
+
+
+def get_http_metrics(request: Request) -> HttpMetrics:
+    return cast(HttpMetrics, request.app.state.http_metrics)
+
+
+ServiceDep = Annotated[Service, Depends(get_service)]
+ContextDep = Annotated[ServingContext, Depends(get_context)]
+ConfigDep = Annotated[ServerConfig, Depends(get_config)]
+HttpMetricsDep = Annotated[HttpMetrics, Depends(get_http_metrics)]

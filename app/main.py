@@ -1,0 +1,79 @@
+"""Build the HTTP application: middleware, routes, error shape."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from app.auth import AuthMiddleware
+from app.config import ServerConfig
+from app.errors import install_error_handlers
+from app.lifespan import make_lifespan
+from app.loading import Loaded
+from app.middleware import (
+    REQUEST_ID,
+    BodyLimitMiddleware,
+    BoundaryMiddleware,
+    ReadinessMiddleware,
+    RecordMiddleware,
+)
+from app.observe import HttpMetrics
+from app.routes import chat, completions, config, embeddings, health, metrics, models, tokenize
+from app.service import Service
+from engine import __version__
+
+ROUTES = (chat, completions, tokenize, models, config, embeddings, metrics, health)
+
+
+def create_app(
+    server: ServerConfig,
+    source: "Future[Loaded]",
+    *,
+    service: Service | None = None,
+    on_loaded: Callable[[Service], None] = lambda service: None,
+) -> FastAPI:
+    """The application over an engine that ``source`` brings, now or later.
+
+    It answers from the start: 503 with Retry-After on serving routes until the engine is there.
+    ``service`` is where the caller watches and steers the state; ``on_loaded`` is called when
+    loading ends, well or not.
+    """
+    service = service or Service()
+    app = FastAPI(
+        title="Flare",
+        version=__version__,
+        summary="OpenAI-compatible server for exported language models",
+        lifespan=make_lifespan(service, source, server, on_loaded),
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    app.state.service = service
+    app.state.config = server
+    app.state.http_metrics = HttpMetrics()
+    install_error_handlers(app)
+    for module in ROUTES:
+        app.include_router(module.router)
+    _add_middleware(app, server, service)
+    return app
+
+
+def _add_middleware(app: FastAPI, server: ServerConfig, service: Service) -> None:
+    """Innermost first: what is added last is outermost, and that must be CORS."""
+    app.add_middleware(BodyLimitMiddleware, limit=server.max_body_bytes)
+    app.add_middleware(ReadinessMiddleware, service=service)
+    app.add_middleware(AuthMiddleware, keys=server.api_keys, admin_key=server.admin_key)
+    app.add_middleware(BoundaryMiddleware)
+    app.add_middleware(RecordMiddleware, metrics=app.state.http_metrics)
+    if server.cors_origins:
+        # Bearer keys are plain headers: cookies, which "credentials" allows, are never used.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=server.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            allow_credentials=False,
+            expose_headers=(REQUEST_ID, "retry-after"),
+        )
