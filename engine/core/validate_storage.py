@@ -7,6 +7,7 @@ from engine.core.errors import CoreFileError, RankMismatchError, StorageInvalidE
 from engine.core.paths import TEXT_FOLDER, storage_path
 from engine.core.safetensors import ALIGNMENT, NUMPY_DTYPES
 from engine.core.schema import Manifest, StorageTensor
+from engine.kernels.layouts import LAYOUTS, packed_bytes
 
 PLAIN = "plain"
 
@@ -54,11 +55,31 @@ def _check_tensor(tensor: StorageTensor, sizes: dict[str, int]) -> None:
             f"{where}: expected to end within {tensor.file} of {sizes[tensor.file]} bytes, "
             f"found its end at {tensor.offset + size}"
         )
+    _check_layout(tensor, where)
+
+
+def _check_layout(tensor: StorageTensor, where: str) -> None:
+    if tensor.layout != PLAIN and tensor.layout not in LAYOUTS:
+        raise StorageInvalidError(
+            f"{where}.layout: expected {PLAIN} or one of {', '.join(LAYOUTS)}, "
+            f"found {tensor.layout!r}"
+        )
     packed = tensor.layout != PLAIN
     if packed != (tensor.n > 0) or packed != (tensor.k > 0):
         raise StorageInvalidError(
             f"{where}: expected n and k for packed layouts alone, "
             f"found {tensor.layout} with n {tensor.n}, k {tensor.k}"
+        )
+    if not packed:
+        return
+    try:
+        size = packed_bytes(tensor.layout, tensor.n, tensor.k)
+    except ValueError as error:
+        raise StorageInvalidError(f"{where}: {error}") from error
+    if (tensor.dtype, tensor.size) != ("U8", size):
+        raise StorageInvalidError(
+            f"{where}: expected U8 of {size} bytes for {tensor.layout} [{tensor.n}, {tensor.k}], "
+            f"found {tensor.dtype} of {tensor.size}"
         )
 
 

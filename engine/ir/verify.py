@@ -124,7 +124,8 @@ def _analyse(program: Program) -> _Body:
 def _check_buffer(name: str, buffer: Buffer) -> None:
     if buffer.name != name:
         raise _Fault(f"buffer {name}: expected its own name, found {buffer.name}")
-    if not buffer.shape or not all(_is_dim(dim) for dim in buffer.shape):
+    sized = buffer.shape or buffer.space is Space.STATE
+    if not sized or not all(_is_dim(dim) for dim in buffer.shape):
         found = list(buffer.shape)
         raise _Fault(f"buffer {name}: expected sizes of 1 or more, or symbols, found {found}")
     if buffer.space is Space.INPUT and (buffer.dtype, buffer.shape) != ("i32", INPUTS.get(name)):
