@@ -1,0 +1,1 @@
+"""What crosses the wire: request models, response shapes, refused fields."""

@@ -1,0 +1,179 @@
+"""Bodies of ``/v1/chat/completions``: messages, request, refused fields."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from app.errors import ApiError
+from app.protocol.body import Refused, RequestModel
+from app.protocol.sampling import MAX_LOGPROBS, REFUSED, GenerationFields
+
+MAX_MESSAGES = 4096
+
+
+class ContentPart(BaseModel):
+    """One part of a message. Only text is understood."""
+
+    model_config = RequestModel.model_config
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _only_text(self) -> "ContentPart":
+        if self.type not in {"text", "refusal"}:
+            raise ValueError(f"content parts of type {self.type[:40]!r} are not supported")
+        if self.plain is None:
+            raise ValueError(f"a part of type {self.type!r} needs the field {self.type!r}")
+        return self
+
+    @property
+    def plain(self) -> str | None:
+        """The part's text."""
+        return self.text if self.type == "text" else self.refusal
+
+
+class FunctionCall(BaseModel):
+    """A function's name and its arguments as JSON text."""
+
+    model_config = RequestModel.model_config
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call that an earlier assistant turn made."""
+
+    model_config = RequestModel.model_config
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(BaseModel):
+    """One turn of the conversation."""
+
+    model_config = RequestModel.model_config
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="after")
+    def _coherent(self) -> "Message":
+        extra = self.model_extra or {}
+        for field in ("audio", "function_call"):
+            if extra.get(field) is not None:
+                raise ValueError(f"the field {field!r} of a message is not supported")
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content):
+            raise ValueError("only an assistant message may have tool_calls or reasoning_content")
+        if self.content is None and not self._may_be_empty:
+            raise ValueError(f"a message of role {self.role!r} needs content")
+        return self
+
+    @property
+    def _may_be_empty(self) -> bool:
+        return self.role == "assistant" and bool(self.tool_calls or self.refusal)
+
+    @property
+    def text(self) -> str:
+        """The content as one text; parts are joined by a newline; null is empty."""
+        if isinstance(self.content, str):
+            return self.content
+        if self.content is None:
+            return self.refusal or ""
+        return "\n".join(part.plain or "" for part in self.content)
+
+
+class TemplateFields(RequestModel):
+    """How messages are rendered into a prompt."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+class ChatRequest(GenerationFields, TemplateFields):
+    """The body of a chat completion."""
+
+    messages: Messages
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+CHAT_REFUSED: dict[str, Refused] = {
+    **REFUSED,
+    "tools": Refused(([],)),
+    "tool_choice": Refused(("none", "auto"), "is only allowed together with tools"),
+    "parallel_tool_calls": Refused((True, False)),
+    "functions": Refused(([],)),
+    "function_call": Refused(("none", "auto")),
+    "response_format": Refused(({"type": "text"},), "of another type than text is not supported"),
+    "modalities": Refused((["text"],)),
+    "audio": Refused(),
+    "prediction": Refused(),
+    "reasoning_effort": Refused(("none",)),
+    "verbosity": Refused(("medium",)),
+    "web_search_options": Refused(),
+    "chat_template": Refused(),
+    "documents": Refused(([],)),
+    "mm_processor_kwargs": Refused(({},)),
+    "echo": Refused((False,)),
+    "best_of": Refused((1,)),
+    "add_special_tokens": Refused((False,)),
+}
+
+
+def check_tool_choice(extra: Mapping[str, Any]) -> None:
+    """Refuse a ``tool_choice`` that could never be right, before ``tools`` itself is refused.
+
+    Raises ApiError (400, param tool_choice).
+    """
+    choice, tools = extra.get("tool_choice"), extra.get("tools")
+    if choice is None or choice in ("none", "auto"):
+        return
+    if not tools:
+        raise _bad_choice("is only allowed together with tools")
+    if choice == "required":
+        return
+    name = _chosen_name(choice)
+    if name is None:
+        raise _bad_choice("must be 'none', 'auto', 'required' or name a function")
+    if name not in _tool_names(tools):
+        raise _bad_choice("names a function that is not among the tools")
+
+
+def _chosen_name(choice: object) -> str | None:
+    """The name in ``{"type": "function", "function": {"name": ...}}``."""
+    if not isinstance(choice, dict) or choice.get("type") != "function":
+        return None
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _tool_names(tools: object) -> set[object]:
+    entries = tools if isinstance(tools, list) else []
+    functions = [tool.get("function") for tool in entries if isinstance(tool, dict)]
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    return {name for name in names if isinstance(name, str)}
+
+
+def _bad_choice(reason: str) -> ApiError:
+    return ApiError(400, f"tool_choice {reason}.", param="tool_choice")

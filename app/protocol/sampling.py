@@ -1,0 +1,125 @@
+"""Request fields that chat and text completions share: sampling, length, stops, extensions."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from app.protocol.body import Refused, RequestModel
+
+MAX_CHOICES = 128
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+MAX_STOP_IDS = 64
+MAX_LOGPROBS = 20
+
+SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+
+def stop_strings(value: object) -> tuple[str, ...]:
+    """The stop strings of a request: null and [] are none; at most 16, none empty.
+
+    Raises ValueError with the reason.
+    """
+    if value is None:
+        return ()
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a string or an array of strings")
+    if len(items) > MAX_STOPS:
+        raise ValueError(f"must hold at most {MAX_STOPS} strings")
+    if any(not item for item in items):
+        raise ValueError("must not hold an empty string")
+    if any(len(item) > MAX_STOP_LENGTH for item in items):
+        raise ValueError(f"must hold strings of at most {MAX_STOP_LENGTH} characters")
+    return tuple(dict.fromkeys(items))
+
+
+_STOP_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS},
+        {"type": "null"},
+    ]
+}
+
+
+class StreamOptions(BaseModel):
+    """Options of a streamed answer."""
+
+    model_config = RequestModel.model_config
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationFields(RequestModel):
+    """Fields of both generation endpoints. None always means: not given."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[int, Field(ge=SEED_MIN, le=SEED_MAX)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    # Entries are checked in serving/sampling.py: ids need the vocabulary.
+    logit_bias: dict[str, Any] | None = None
+    stop: Annotated[Any, BeforeValidator(stop_strings), Field(json_schema_extra=_STOP_SCHEMA)] = (
+        None
+    )
+    user: str | None = None
+
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = (
+        None
+    )
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The checked stop strings."""
+        stops: tuple[str, ...] = self.stop or ()
+        return stops
+
+
+REFUSED: dict[str, Refused] = {
+    "store": Refused((False,)),
+    "service_tier": Refused(("auto", "default")),
+    "guided_json": Refused(),
+    "guided_regex": Refused(),
+    "guided_choice": Refused(),
+    "guided_grammar": Refused(),
+    "structured_outputs": Refused(),
+    "grammar": Refused(("",)),
+    "json_schema": Refused(),
+    "use_beam_search": Refused((False,)),
+    "length_penalty": Refused((1,)),
+    "early_stopping": Refused((False,)),
+    "bad_words": Refused(([],)),
+    "allowed_token_ids": Refused(),
+    "logits_processors": Refused(([],)),
+    "truncate_prompt_tokens": Refused(),
+    "prompt_logprobs": Refused(),
+    "typical_p": Refused((1,)),
+    "tfs_z": Refused((1,)),
+    "top_a": Refused((0,)),
+    "mirostat": Refused((0,)),
+    "dry_multiplier": Refused((0,)),
+    "xtc_probability": Refused((0,)),
+    "lora": Refused(([],)),
+}
+"""Fields of OpenAI and of other servers that change an answer and that are not supported."""

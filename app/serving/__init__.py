@@ -1,0 +1,1 @@
+"""From requests to engine work and back: prompts, parameters, assembly, answers."""

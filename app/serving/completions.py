@@ -1,0 +1,267 @@
+"""Text completions: request to running generation to whole or streamed answer."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.errors import INTERNAL_MESSAGE, ApiError
+from app.protocol.completions import CompletionRequest
+from app.serving.assemble import Piece
+from app.serving.context import ServingContext
+from app.serving.echo import Echo, echo_of
+from app.serving.generation import Generation
+from app.serving.limits import completion_budget
+from app.serving.logprobs import LogprobLists, TokenLabels
+from app.serving.prompts import completion_prompts, sized
+from app.serving.rules import check_choices, check_stream_options, includes_usage
+from app.serving.sampling import sampling_params
+from app.serving.start import PromptStart, start
+from app.serving.wire import AnswerHead, Usage, compact, event, stream
+from engine.types import SamplingParams
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionAnswer:
+    """A running text completion; its owner calls ``close``. ``echoes``: one per prompt, or none."""
+
+    head: AnswerHead
+    generation: Generation
+    labels: TokenLabels
+    prompts: Sequence[tuple[int, ...]]
+    n: int
+    echoes: Sequence[Echo]
+    logprobs: bool
+    token_ids: bool
+    usage_chunk: bool
+
+    @property
+    def choices(self) -> int:
+        """Number of choices in the answer."""
+        return len(self.prompts) * self.n
+
+    def echo(self, index: int) -> Echo | None:
+        """What choice ``index`` repeats of its prompt."""
+        return self.echoes[index // self.n] if self.echoes else None
+
+    def close(self) -> None:
+        """Abort what still runs."""
+        self.generation.close()
+
+    def usage(self) -> Usage:
+        """Token counts; complete once the generation has finished."""
+        firsts = range(0, self.choices, self.n)
+        return Usage(
+            sum(map(len, self.prompts)),
+            self.generation.completion_tokens,
+            self.generation.cached_tokens(firsts),
+        )
+
+    def events(self) -> AsyncGenerator[bytes, None]:
+        """The streamed answer."""
+        writer = CompletionChunks(self)
+        return stream(self.generation, writer, self.usage if self.usage_chunk else None)
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        reader = PartReader(self)
+        choices = [_Choice() for _ in range(self.choices)]
+        async with aclosing(self.generation.pieces()) as batches:
+            async for pieces in batches:
+                for piece in pieces:
+                    choices[piece.index].add(reader.part(piece))
+        body = self.head.fields("text_completion")
+        body["choices"] = [choice.as_json(index, self) for index, choice in enumerate(choices)]
+        body["usage"] = self.usage().as_json()
+        return body
+
+
+async def start_completion(context: ServingContext, request: CompletionRequest) -> CompletionAnswer:
+    """Check, tokenize and submit. Raises ApiError or RequestError; nothing runs then."""
+    context.check_model(request.model)
+    _check(context, request)
+    ids = await completion_prompts(
+        context, request.prompts, add_special=request.add_special_tokens is not False
+    )
+    starts = [PromptStart(p, p, _params(context, request, len(p))) for p in ids]
+    head = AnswerHead.new("cmpl", request.model, context.engine.model.core_digest)
+    labels = TokenLabels(context.text.tokenizer)
+    echoes = await _echoes(context, request, ids) if request.echo else []
+    return CompletionAnswer(
+        head,
+        start(context, request, head.id, starts),
+        labels,
+        ids,
+        request.n or 1,
+        echoes,
+        request.logprobs is not None,
+        bool(request.return_token_ids),
+        includes_usage(request),
+    )
+
+
+def _check(context: ServingContext, request: CompletionRequest) -> None:
+    """Rules between fields. Raises ApiError (400) naming one of them."""
+    check_stream_options(request)
+    n, best_of = request.n or 1, request.best_of
+    if best_of is not None and best_of < n:
+        raise ApiError(400, f"best_of is {best_of}, less than n, which is {n}.", param="best_of")
+    if best_of is not None and best_of != n:
+        raise ApiError(
+            400,
+            "best_of is not supported unless it equals n.",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    check_choices(context, len(request.prompts), n)
+
+
+def _params(
+    context: ServingContext, request: CompletionRequest, prompt_tokens: int
+) -> SamplingParams:
+    model = context.engine.model
+    budget = completion_budget(
+        prompt_tokens, request.max_tokens, DEFAULT_MAX_TOKENS, model.context_length, "prompt"
+    )
+    return sampling_params(
+        request,
+        max_tokens=budget,
+        vocab_size=model.vocab_size,
+        defaults=context.text.info.generation,
+        logprobs=request.logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
+    )
+
+
+async def _echoes(
+    context: ServingContext, request: CompletionRequest, ids: Sequence[tuple[int, ...]]
+) -> list[Echo]:
+    """What each prompt's choices repeat; decoded off the event loop when long."""
+    tokenizer = context.text.tokenizer
+
+    def work() -> list[Echo]:
+        pairs = zip(request.prompts, ids, strict=True)
+        return [echo_of(tokenizer, prompt, tokens) for prompt, tokens in pairs]
+
+    return await sized(sum(map(len, ids)), work)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a piece adds to a choice, with the echo before the first one."""
+
+    text: str
+    logprobs: LogprobLists
+    token_ids: tuple[int, ...]
+    finish: str | None
+
+
+class PartReader:
+    """Turns the pieces of all choices into parts: adds echoes, and offsets behind them."""
+
+    def __init__(self, answer: CompletionAnswer) -> None:
+        self._answer = answer
+        self._started = [False] * answer.choices
+
+    def part(self, piece: Piece) -> Part:
+        """The part of a piece."""
+        echo = self._answer.echo(piece.index)
+        lists, text, labels = LogprobLists(), piece.text, self._answer.labels
+        if echo is not None and not self._started[piece.index]:
+            text = echo.text + text
+            if self._answer.logprobs:
+                _add_prompt(lists, labels, echo, piece)
+        self._started[piece.index] = True
+        base = 0 if echo is None else len(echo.text)
+        for entry in piece.entries:
+            lists.add(labels, entry.logprobs, base + entry.start)
+        return Part(text, lists, piece.token_ids, piece.finish)
+
+
+def _add_prompt(lists: LogprobLists, labels: TokenLabels, echo: Echo, piece: Piece) -> None:
+    """Entries of the prompt's tokens; the first has no log probability."""
+    scores = piece.prompt_logprobs or ()
+    if len(scores) != len(echo.ids):
+        raise ApiError(500, INTERNAL_MESSAGE, type="server_error")
+    lists.add_first(labels, echo.ids[0])
+    for score, offset in zip(scores[1:], echo.offsets[1:], strict=True):
+        if score is not None:
+            lists.add(labels, score, offset)
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What has been collected of one choice."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: LogprobLists = field(default_factory=LogprobLists)
+    token_ids: list[int] = field(default_factory=list)
+    finish: str | None = None
+
+    def add(self, part: Part) -> None:
+        self.text.append(part.text)
+        self.logprobs.extend(part.logprobs)
+        self.token_ids.extend(part.token_ids)
+        self.finish = part.finish
+
+    def as_json(self, index: int, answer: CompletionAnswer) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "index": index,
+            "text": "".join(self.text),
+            "logprobs": self.logprobs.as_json() if answer.logprobs else None,
+            "finish_reason": self.finish,
+        }
+        if answer.token_ids:
+            body["token_ids"] = self.token_ids
+            body["prompt_token_ids"] = answer.prompts[index // answer.n]
+        return body
+
+
+class CompletionChunks:
+    """Writes text completion chunks; the common one, text alone, is one concatenation."""
+
+    def __init__(self, answer: CompletionAnswer) -> None:
+        self._answer = answer
+        self._reader = PartReader(answer)
+        self._fields = answer.head.fields("text_completion")
+        self._prefix = "data: " + compact(self._fields)[:-1] + ',"choices":[{"index":'
+        self._tail = ',"usage":null}\n\n' if answer.usage_chunk else "}\n\n"
+        self._ids: list[list[int]] = [[] for _ in range(answer.choices)]
+        self._told_prompt = [not answer.token_ids] * answer.choices
+
+    def chunk(self, piece: Piece) -> str:
+        """Text, then the finish chunk; a piece without either sends nothing."""
+        part = self._reader.part(piece)
+        if self._answer.token_ids:
+            self._ids[piece.index].extend(part.token_ids)
+        events = ""
+        if part.text or part.logprobs.tokens:
+            logprobs = compact(part.logprobs.as_json()) if self._answer.logprobs else "null"
+            events = self._choice(piece.index, compact(part.text), logprobs, "null")
+        if part.finish is not None:
+            events += self._choice(piece.index, '""', "null", f'"{part.finish}"')
+        return events
+
+    def usage(self, usage: Usage) -> str:
+        """The chunk without choices that ends a stream with usage."""
+        return event({**self._fields, "choices": [], "usage": usage.as_json()})
+
+    def _choice(self, index: int, text: str, logprobs: str, finish: str) -> str:
+        """One chunk of one choice from ready JSON parts."""
+        ids = self._take_ids(index) if self._answer.token_ids else ""
+        return (
+            f'{self._prefix}{index},"text":{text},"logprobs":{logprobs},'
+            f'"finish_reason":{finish}{ids}}}]{self._tail}'
+        )
+
+    def _take_ids(self, index: int) -> str:
+        """Ids that no chunk has carried yet, the prompt's with the choice's first chunk."""
+        ids, self._ids[index] = self._ids[index], []
+        fields = f',"token_ids":{compact(ids)}'
+        if not self._told_prompt[index]:
+            self._told_prompt[index] = True
+            prompt = self._answer.prompts[index // self._answer.n]
+            fields += f',"prompt_token_ids":{compact(prompt)}'
+        return fields

@@ -1,0 +1,135 @@
+"""Prompts as token ids: chat rendering and tokenization, off the event loop when long."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from app.errors import ApiError
+from app.protocol.chat import Message, TemplateFields, ToolCall
+from app.protocol.completions import Prompt
+from app.serving.context import ServingContext
+from engine.text.assets import TextAssets
+from engine.text.chat import ChatTemplate
+
+INLINE_CHARACTERS = 16 * 1024
+"""Texts up to this length are handled on the event loop, where a thread would cost more."""
+
+RESERVED_KWARGS = frozenset(
+    ("self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
+)
+
+T = TypeVar("T")
+
+
+async def sized(characters: int, work: Callable[[], T]) -> T:
+    """The result of ``work``, run in a worker thread when its input is long."""
+    if characters <= INLINE_CHARACTERS:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+async def chat_prompt(
+    context: ServingContext,
+    messages: Sequence[Message],
+    fields: TemplateFields,
+    *,
+    add_special: bool = True,
+) -> tuple[int, ...]:
+    """Render the messages with the model's template and tokenize the result.
+
+    Raises ApiError (400) when the model has no template or the fields contradict each other, and
+    TemplateError with the template's own sentence.
+    """
+    text = context.text
+    template = text.chat_template
+    if template is None:
+        raise ApiError(400, "This model has no chat template.", param="messages")
+    check_template_fields(messages, fields)
+
+    def work() -> tuple[int, ...]:
+        rendered = render(template, messages, fields)
+        return tuple(text.tokenizer.encode(rendered, add_special=add_special))
+
+    return await sized(sum(_size(message) for message in messages), work)
+
+
+def check_template_fields(messages: Sequence[Message], fields: TemplateFields) -> None:
+    """Refuse contradictions. Raises ApiError (400) naming the field."""
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise _bad("continue_final_message", "and add_generation_prompt exclude each other")
+    if fields.continue_final_message and messages[-1].role != "assistant":
+        raise _bad("continue_final_message", "needs a last message of role assistant")
+    taken = RESERVED_KWARGS.intersection(fields.chat_template_kwargs or {})
+    if taken:
+        raise _bad("chat_template_kwargs", f"must not set {min(taken)}")
+
+
+def render(template: ChatTemplate, messages: Sequence[Message], fields: TemplateFields) -> str:
+    """The prompt text of a conversation."""
+    generate = fields.add_generation_prompt
+    if generate is None:
+        generate = not fields.continue_final_message
+    return template.render(
+        [_turn(message) for message in messages],
+        add_generation_prompt=generate,
+        continue_final_message=bool(fields.continue_final_message),
+        **(fields.chat_template_kwargs or {}),
+    )
+
+
+async def completion_prompts(
+    context: ServingContext, prompts: Sequence[Prompt], *, add_special: bool
+) -> list[tuple[int, ...]]:
+    """Token ids of each prompt. Raises ApiError (400, param prompt) for empty ones."""
+    size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+
+    def work() -> list[tuple[int, ...]]:
+        return [_ids(context.text, prompt, add_special) for prompt in prompts]
+
+    encoded = await sized(size, work)
+    if not all(encoded):
+        raise _bad("prompt", "has no tokens")
+    return encoded
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raise ApiError (400) unless every id is in the vocabulary."""
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise _bad(param, f"has token ids outside 0 to {vocab_size - 1}")
+
+
+def _ids(text: TextAssets, prompt: Prompt, add_special: bool) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        return tuple(text.tokenizer.encode(prompt, add_special=add_special))
+    check_ids(prompt, text.tokenizer.vocab_size, "prompt")
+    return prompt
+
+
+def _turn(message: Message) -> dict[str, Any]:
+    """A message as templates expect it; ``developer`` is OpenAI's newer word for ``system``.
+
+    Content is null only beside tool calls, which the template's renderer knows how to treat.
+    """
+    calls = message.tool_calls
+    return {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": None if message.content is None and calls else message.text,
+        "tool_calls": [_call(call) for call in calls] if calls else None,
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+        "reasoning_content": message.reasoning_content,
+    }
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    return {"id": call.id, "type": call.type, "function": function}
+
+
+def _size(message: Message) -> int:
+    calls = sum(len(call.function.arguments) for call in message.tool_calls or ())
+    return len(message.text) + calls
+
+
+def _bad(param: str, reason: str) -> ApiError:
+    return ApiError(400, f"{param} {reason}.", param=param)

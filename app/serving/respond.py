@@ -1,0 +1,48 @@
+"""Send an answer, streamed or whole, for as long as the client is there."""
+
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.serving.wire import json_response
+from app.sse import ClientGone, EventStream, while_connected
+
+CLIENT_CLOSED = 499
+"""Status in the log of a request whose client left (nginx's code); nobody receives it."""
+
+
+class Answer(Protocol):
+    """A running generation, whatever its endpoint."""
+
+    def events(self) -> AsyncGenerator[bytes, None]: ...
+
+    async def whole(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+async def respond(
+    request: Request,
+    starting: Coroutine[Any, Any, Answer],
+    *,
+    stream: bool,
+    ping_seconds: float,
+) -> Response:
+    """Start an answer and send it. Errors before the first event keep their HTTP status."""
+    try:
+        if stream:
+            answer = await while_connected(request, starting)
+            return EventStream(answer.events(), ping_seconds=ping_seconds, close=answer.close)
+        return json_response(await while_connected(request, _whole(starting)))
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED)
+
+
+async def _whole(starting: Coroutine[Any, Any, Answer]) -> dict[str, Any]:
+    answer = await starting
+    try:
+        return await answer.whole()
+    finally:
+        answer.close()

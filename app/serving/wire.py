@@ -1,0 +1,103 @@
+"""What all answers share: identity, usage, and the two ways to send them."""
+
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.responses import Response
+
+from app.serving.assemble import Piece
+from app.serving.generation import Generation
+from app.sse import DONE
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """The fields that every object of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+    @classmethod
+    def new(cls, prefix: str, model: str, core_digest: str) -> "AnswerHead":
+        """A fresh identity: ``prefix`` is ``chatcmpl`` or ``cmpl``."""
+        name = f"{prefix}-{secrets.token_hex(12)}"
+        return cls(name, int(time.time()), model, f"fp_{core_digest[:12]}")
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        """The fields as JSON, ``kind`` being the object's name."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of an answer. A prompt is counted once, whatever ``n`` is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        """OpenAI's usage object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class ChunkWriter(Protocol):
+    """Writes the chunks of a streamed answer as ready-made events."""
+
+    def chunk(self, piece: Piece) -> str:
+        """The events for a piece; empty when it holds nothing to send."""
+        ...
+
+    def usage(self, usage: Usage) -> str:
+        """The chunk that carries the usage."""
+        ...
+
+
+async def stream(
+    generation: Generation, writer: ChunkWriter, count: Callable[[], Usage] | None
+) -> AsyncGenerator[bytes, None]:
+    """Events of a streamed answer; what arrives at one wake-up is one chunk of bytes.
+
+    ``count`` gives the usage for the chunk before the end; None sends none.
+    """
+    async with aclosing(generation.pieces()) as batches:
+        async for pieces in batches:
+            text = "".join(map(writer.chunk, pieces))
+            if generation.finished:
+                text += (writer.usage(count()) if count else "") + DONE
+            if text:
+                yield text.encode()
+
+
+def event(body: dict[str, Any]) -> str:
+    """A server-sent event. ASCII only: some clients split lines at U+2028 and the like."""
+    return f"data: {compact(body)}\n\n"
+
+
+def compact(body: object) -> str:
+    """JSON without spaces, non-ASCII characters escaped, NaN refused."""
+    return json.dumps(body, separators=(",", ":"), allow_nan=False)
+
+
+def json_response(body: dict[str, Any]) -> Response:
+    """A whole answer."""
+    text = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return Response(text.encode(), media_type="application/json")

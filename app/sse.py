@@ -1,0 +1,141 @@
+"""Server-sent events as a pure-ASGI response: true status, keep-alives, abort on disconnect."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.errors import error_json, error_response, to_api_error
+
+logger = logging.getLogger("flare.http")
+
+T = TypeVar("T")
+
+DONE = "data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was ready."""
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled when the client goes.
+
+    The body of ``request`` must have been read. Raises ClientGone.
+    """
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await _cancel(task, watch)
+
+
+class EventStream(Response):
+    """Streams ready-made events.
+
+    An error before the first event is a plain JSON answer with its own status, as long as the
+    silence has not been broken by a keep-alive; later it is one ``error`` event and the end.
+    After ``ping_seconds`` without an event a comment is sent (0: never). ``close`` is called
+    once, however the answer ends.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        *,
+        ping_seconds: float,
+        close: Callable[[], None],
+    ) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._ping_seconds = ping_seconds
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        serve = asyncio.ensure_future(self._serve(scope, receive, send))
+        watch = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait({serve, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if serve.done():
+                serve.result()
+        finally:
+            await _cancel(serve, watch)
+            await self._events.aclose()
+            self._close()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = _Writer(send, self.status_code, self.raw_headers)
+        pings = asyncio.ensure_future(writer.keep_alive(self._ping_seconds))
+        try:
+            async for chunk in self._events:
+                await writer.write(chunk)
+        except Exception as exc:
+            # Every failure has to become an answer here: the status line may be gone already.
+            error = to_api_error(exc)
+            if error.status >= 500:
+                logger.error("a streamed answer failed", exc_info=exc)
+            if not writer.started:
+                await _cancel(pings)
+                await error_response(error)(scope, receive, send)
+                return
+            await writer.write(b"data: " + error_json(error).encode() + b"\n\n")
+        finally:
+            await _cancel(pings)
+        await writer.end()
+
+
+class _Writer:
+    """Sends the headers with the first bytes, and comments during silence."""
+
+    def __init__(self, send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.started = False
+        self._send = send
+        self._start = {"type": "http.response.start", "status": status, "headers": headers}
+        self._lock = asyncio.Lock()
+        self._last = asyncio.get_running_loop().time()
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        async with self._lock:
+            if not self.started:
+                self.started = True
+                await self._send(self._start)
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            self._last = asyncio.get_running_loop().time()
+
+    async def end(self) -> None:
+        await self.write(b"", more=False)
+
+    async def keep_alive(self, seconds: float) -> None:
+        """Send a comment after each ``seconds`` of silence, for ever; 0 sends none."""
+        while seconds > 0:
+            wait = self._last + seconds - asyncio.get_running_loop().time()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            else:
+                await self.write(KEEP_ALIVE)
+
+
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks and wait for their end; their results are not wanted any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
