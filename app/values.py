@@ -1,6 +1,5 @@
 """Strict readers of setting values: text from a flag, a variable or .env to a typed value."""
 
-import math
 import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -40,13 +39,11 @@ def seconds(low: float, high: float) -> Callable[[object], float]:
     """A reader of finite numbers of seconds within [low, high]."""
 
     def read(value: object) -> float:
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = math.nan
-        if not low <= number <= high:
+        text = str(value).strip()
+        plain = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?", text)
+        if not plain or not low <= float(text) <= high:
             raise ValueError(f"must be a number of seconds from {low:g} to {high:g}, not {value!r}")
-        return number
+        return float(text)
 
     return read
 
