@@ -1,0 +1,141 @@
+"""What a core holds, and what a selection would retain and prune: the data of ``flare inspect``."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from engine.core.reader import open_core
+from engine.core.schema import Catalog, Graph, Manifest
+from engine.core.strict import encode
+from engine.core.validate import validate
+from engine.load.prune import Counts, Pruned, count, prune
+from engine.load.select import LoadLimits, Selection, select
+
+
+def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any]:
+    """Open and validate a core and resolve the request against it, at the core's own limits.
+
+    Returns JSON values: identity, model, limits, default_mixed, graphs (each with ``retained``
+    and the reason why not), kernels, tuning, storage, sections, and ``selection`` with what is
+    captured, retained and pruned. Storage is not hashed (``engine.verification`` does). Raises
+    CoreError, or SelectionError when the request is refused.
+    """
+    with open_core(path) as core:
+        manifest = core.manifest
+        validate(manifest)
+        selection = select(
+            manifest.catalog, manifest.default_mixed, mixed_prefill, core_limits(manifest)
+        )
+        pruned = prune(manifest.catalog, selection)
+        return {
+            "path": str(core.path),
+            "digest": core.digest,
+            "format_version": manifest.format_version,
+            "identity": encode(manifest.identity),
+            "model": encode(manifest.model),
+            "limits": encode(manifest.limits),
+            "default_mixed": manifest.default_mixed,
+            "graphs": [_graph(graph, selection) for graph in manifest.catalog.graphs],
+            "kernels": _kernels(manifest.catalog, pruned),
+            "tuning": _tuning(manifest.catalog, pruned),
+            "storage": _storage(manifest.catalog, pruned),
+            "sections": encode(manifest.sections),
+            "selection": selection_values(selection, count(manifest.catalog, pruned)),
+        }
+
+
+def core_limits(manifest: Manifest) -> LoadLimits:
+    """Return the limits that the core was exported for, as a run's limits."""
+    limits = manifest.limits
+    return LoadLimits(
+        limits.max_num_seqs,
+        limits.max_model_len,
+        limits.max_step_tokens,
+        manifest.identity.device,
+    )
+
+
+def selection_values(selection: Selection, counts: Counts) -> dict[str, Any]:
+    """Return the ``graphs`` object of ``/v1/config`` (contract)."""
+    return {
+        "requested": selection.requested,
+        "family": selection.family.value,
+        "captured": dict(counts.captured),
+        "retained": dict(counts.retained),
+        "pruned": dict(counts.pruned),
+        "ineligible": [{"id": graph, "reason": why} for graph, why in selection.ineligible],
+        "kernels": {"captured": counts.kernels_captured, "retained": counts.kernels_retained},
+        "tuning": {"captured": counts.tuning_captured, "retained": counts.tuning_retained},
+        "storage_bytes": {
+            "captured": counts.storage_bytes_captured,
+            "loaded": counts.storage_bytes_loaded,
+        },
+        "workspace_bytes": {
+            "captured": counts.workspace_bytes_captured,
+            "retained": counts.workspace_bytes_retained,
+        },
+    }
+
+
+def _graph(graph: Graph, selection: Selection) -> dict[str, Any]:
+    retained = graph.id in selection.retained
+    reason = None if retained else dict(selection.ineligible).get(graph.id, "not selected")
+    return {
+        "id": graph.id,
+        "kind": graph.kind.value,
+        "family": graph.family.value,
+        "domain": encode(graph.domain),
+        "max_q": graph.max_q,
+        "speculative": graph.speculative,
+        "device": graph.device,
+        "workspace_bytes": graph.workspace_bytes,
+        "kernels": len(graph.kernels),
+        "tuning": len(graph.tuning),
+        "layouts": len(graph.layouts),
+        "retained": retained,
+        "reason": reason,
+    }
+
+
+def _kernels(catalog: Catalog, pruned: Pruned) -> list[dict[str, Any]]:
+    kept = {kernel.id for kernel in pruned.kernels}
+    return [{**encode(kernel), "retained": kernel.id in kept} for kernel in catalog.kernels]
+
+
+def _tuning(catalog: Catalog, pruned: Pruned) -> list[dict[str, Any]]:
+    kept = {record.key for record in pruned.tuning}
+    return [
+        {
+            "key": record.key,
+            "winner": record.winner,
+            "profile": record.profile,
+            "candidates": len(record.candidates),
+            "samples": sum(len(candidate.samples) for candidate in record.candidates),
+            "depends_on": list(record.depends_on),
+            "introduced_by": record.introduced_by,
+            "retained": record.key in kept,
+        }
+        for record in catalog.tuning
+    ]
+
+
+def _storage(catalog: Catalog, pruned: Pruned) -> list[dict[str, Any]]:
+    """Return bytes and tensors per rank and layout."""
+    tensors: Counter[tuple[int, str]] = Counter()
+    sizes: Counter[tuple[int, str]] = Counter()
+    loaded: Counter[tuple[int, str]] = Counter()
+    for tensor in catalog.storage:
+        tensors[tensor.rank, tensor.layout] += 1
+        sizes[tensor.rank, tensor.layout] += tensor.size
+    for tensor in pruned.storage:
+        loaded[tensor.rank, tensor.layout] += tensor.size
+    return [
+        {
+            "rank": rank,
+            "layout": layout,
+            "tensors": tensors[rank, layout],
+            "bytes": sizes[rank, layout],
+            "loaded_bytes": loaded[rank, layout],
+        }
+        for rank, layout in sorted(tensors)
+    ]
