@@ -100,6 +100,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def default_quantization(self) -> Literal["none", "keep"]:
+        """What export does when it is not told: store bfloat16, or what the checkpoint stores."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know about how the checkpoint was read."""
         ...

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -70,6 +70,10 @@ class GgufCheckpoint:
     @property
     def files(self) -> tuple[Path, ...]:
         return (self.file.path,)
+
+    @property
+    def default_quantization(self) -> Literal["none", "keep"]:
+        return "keep"
 
     def dtype(self, name: str) -> SourceDType:
         return self.file.tensors[self.names[name]].dtype

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from engine.errors import CheckpointError
 from engine.export.checkpoint.base import SourceDType, SourceModel, SourceTensor
@@ -60,6 +61,10 @@ class HfCheckpoint:
         shards = dict.fromkeys(file.path for file in self.shards.values())
         return (*texts, *shards)
 
+    @property
+    def default_quantization(self) -> Literal["none", "keep"]:
+        return "none"
+
     def dtype(self, name: str) -> SourceDType:
         source = self.names[name]
         return self.shards[source].tensors[source].dtype
@@ -74,7 +79,7 @@ def open_hf(folder: Path, name: str | None = None) -> HfCheckpoint:
 
     Raises CheckpointError for an unsupported model, an unsafe path, a missing shard or tensor.
     """
-    model = hf_model(folder, name or folder.resolve().name)
+    model = hf_model(folder, name or _folder_name(folder.resolve()))
     shards = _open_shards(folder)
     wanted = {
         logical: (source_names(logical, TOP, LAYER, "model.layers.{}."), shape)
@@ -87,6 +92,14 @@ def open_hf(folder: Path, name: str | None = None) -> HfCheckpoint:
         notes = (f"{HEAD} is not used: the configuration ties the head to the embedding",)
     available = {key: file.tensors[key].shape for key, file in shards.items() if key not in ignored}
     return HfCheckpoint(folder, model, shards, bind(str(folder), wanted, available), notes)
+
+
+def _folder_name(folder: Path) -> str:
+    """The folder's name; of a snapshot in the Hugging Face cache, ``owner/repository``."""
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/", 1)
+    return folder.name
 
 
 def _open_shards(folder: Path) -> Mapping[str, TensorFile]:

@@ -1,0 +1,79 @@
+"""What an export is asked to do, checked before any work."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.core.schema import Limits
+from engine.errors import SettingsError
+from engine.export.weights import Quantization
+
+Tuning = Literal["fast", "balanced", "audit"]
+DEFAULT_CONTEXT = 8192
+"""Largest context length that is taken without being asked for."""
+MAX_NUM_SEQS = 4096
+MAX_STEP_TOKENS = 65536
+MAX_MODEL_LEN = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExportConfig:
+    """One export. None: the default that depends on the checkpoint.
+
+    model: a GGUF file, a Hugging Face directory, or "smollm2". mixed_prefill: capture the mixed
+    family too, and serve it unless a run says otherwise. quantization: "keep" (GGUF's default)
+    stores what the checkpoint stores, "none" (the default otherwise) bfloat16.
+    """
+
+    model: str
+    output: Path
+    tuning: Tuning = "fast"
+    device: Literal["cpu", "cuda"] = "cpu"
+    mixed_prefill: bool = True
+    quantization: Quantization | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_step_tokens: int = 512
+    tensor_parallel_size: int = 1
+    resume: bool = False
+    overwrite: bool = False
+
+
+def check_config(config: ExportConfig) -> None:
+    """Raise SettingsError for a setting that is out of range or not supported, by its flag."""
+    refused = {
+        f"--tuning {config.tuning}": config.tuning != "fast",
+        f"--device {config.device}": config.device != "cpu",
+        f"--tensor-parallel-size {config.tensor_parallel_size}": config.tensor_parallel_size != 1,
+        "--resume": config.resume,
+    }
+    for flag, wanted in refused.items():
+        if wanted:
+            raise SettingsError(
+                f"{flag} is not supported by this version",
+                "Supported: --tuning fast, --device cpu, --tensor-parallel-size 1.",
+            )
+    _check_range("--max-num-seqs", config.max_num_seqs, MAX_NUM_SEQS)
+    _check_range("--max-step-tokens", config.max_step_tokens, MAX_STEP_TOKENS)
+    if config.max_model_len is not None:
+        _check_range("--max-model-len", config.max_model_len, MAX_MODEL_LEN)
+    if config.max_step_tokens < config.max_num_seqs:
+        raise SettingsError(
+            f"--max-step-tokens {config.max_step_tokens} is below --max-num-seqs "
+            f"{config.max_num_seqs}: a step must hold one token of every sequence"
+        )
+
+
+def resolve_limits(config: ExportConfig, context_length: int) -> Limits:
+    """Return the limits of the core. Raises SettingsError when the model's context is too short."""
+    wanted = config.max_model_len or min(context_length, DEFAULT_CONTEXT)
+    if wanted > context_length:
+        raise SettingsError(
+            f"--max-model-len {wanted} is more than the model's context of {context_length} tokens"
+        )
+    return Limits(config.max_num_seqs, wanted, config.max_step_tokens)
+
+
+def _check_range(flag: str, value: int, largest: int) -> None:
+    if not 1 <= value <= largest:
+        raise SettingsError(f"{flag} must be 1 to {largest}, found {value}")
