@@ -19,11 +19,21 @@ from app.middleware import (
     RecordMiddleware,
 )
 from app.observe import HttpMetrics
-from app.routes import chat, completions, config, embeddings, health, metrics, models, tokenize
+from app.routes import (
+    chat,
+    completions,
+    config,
+    docs,
+    embeddings,
+    health,
+    metrics,
+    models,
+    tokenize,
+)
 from app.service import Service
 from engine import __version__
 
-ROUTES = (chat, completions, tokenize, models, config, embeddings, metrics, health)
+ROUTES = (chat, completions, tokenize, models, config, embeddings, metrics, health, docs)
 
 
 def create_app(
