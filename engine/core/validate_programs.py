@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.errors import NumericsConflictError
-from engine.core.schema import Graph, Kernel, Manifest, StorageTensor
+from engine.core.schema import Catalog, Graph, Kernel, Manifest, StorageTensor
 from engine.ir.program import Buffer, Launch, Program, Space
 from engine.ir.verify import ProgramInvalidError, verify_programs
 
 _PANEL = 16
+_ROLES = ("prompt", "generated")
 _DTYPES = {"f32": "F32", "u8": "U8", "i32": "I32"}
 
 
@@ -177,10 +178,23 @@ def _note_classes(
     where: str,
 ) -> None:
     """Keep each (weight, role)'s class; a second one is the fault (design: row invariance)."""
-    for role in ("prompt", "generated"):
+    for role in _ROLES:
         found = str(launch.attrs[f"{role}_class"])
         first, first_where = classes.setdefault((weight, role), (found, where))
         if found != first:
             raise NumericsConflictError(
                 f"{where}: weight {weight} has {role} class {found}, and {first} in {first_where}"
             )
+
+
+def numerics_classes(catalog: Catalog) -> dict[tuple[str, str], str]:
+    """Return the class of each (weight, role) that a validated catalog computes."""
+    weights = {tensor.name: tensor.weight for tensor in catalog.storage}
+    bodies = {id(program.launches): program.launches for program in catalog.programs.values()}
+    return {
+        (weights[launch.inputs[1]], role): str(launch.attrs[f"{role}_class"])
+        for launches in bodies.values()
+        for launch in launches
+        if launch.op == "linear"
+        for role in _ROLES
+    }

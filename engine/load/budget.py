@@ -37,9 +37,10 @@ def plan_budget(
     """Size the KV pool.
 
     weights_bytes: tensors that the run keeps in memory, mapped ones too (page cache counts as
-    available, but must stay). available_bytes: free now, before weights and workspace. kv_cache_bytes: size given by the
-    user, else a share of what is left, at most what max_num_seqs sequences of max_model_len
-    take. Raises DeviceError, naming need and have, when not even one block fits.
+    available, but must stay). available_bytes: free now, before weights and workspace.
+    kv_cache_bytes: size given by the user, else a share of what is left, at most what
+    max_num_seqs sequences of max_model_len take. Raises DeviceError, naming need and have,
+    when not even one block fits.
     """
     left = available_bytes - weights_bytes - workspace_bytes
     block = kv.bytes_per_block
