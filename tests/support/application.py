@@ -88,15 +88,32 @@ async def finish_loading(built: Application) -> None:
     await built.over.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An application on a real socket, run by a thread of its own."""
+
+    url: str
+    app: FastAPI
+    parts: ScriptedEngine
+
+
 @contextmanager
-def http_server(app: FastAPI) -> Iterator[str]:
-    """Serve ``app`` over real sockets from a thread; gives the base URL."""
+def served(
+    config: ServerConfig | None = None, behaviour: Behaviour | None = None, **options: Any
+) -> Iterator[Served]:
+    """Serve over real sockets; the engine belongs to the thread's event loop."""
+    parts = scripted_engine(behaviour, **options)
+    source: Future[Loaded] = Future()
+    source.set_result(Loaded(parts.engine, byte_text()))
+    ready = threading.Event()
+    app = create_app(config or ServerConfig(), source, on_loaded=lambda _: ready.set())
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert ready.wait(20)
+        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, parts)
     finally:
         server.should_exit = True
         thread.join(20)
