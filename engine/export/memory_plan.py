@@ -66,8 +66,11 @@ def _end(buffer: Buffer, written: int, last_read: dict[str, int], launches: int)
 
 
 def _residual(launch: Launch) -> str | None:
-    """The operand that this launch may overwrite with its output."""
-    return launch.inputs[-1] if launch.attrs.get("residual") is True else None
+    """The operand that this launch may overwrite: its residual, unless it is another input too."""
+    last = launch.inputs[-1:]
+    if launch.attrs.get("residual") is not True or launch.inputs.count(last[0]) > 1:
+        return None
+    return last[0]
 
 
 def _place(regions: Iterable[_Region]) -> None:

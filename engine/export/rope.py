@@ -28,14 +28,15 @@ def rope_table(spec: RopeSpec, head_dim: int, positions: int) -> F32:
 def inverse_frequencies(spec: RopeSpec, head_dim: int) -> F32:
     """Return f32 [head_dim / 2]: theta^(-2i / head_dim), scaled as the spec says."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    powers = (spec.theta ** exponents.astype(np.float64)).astype(np.float32)
-    frequencies = np.float32(1) / powers
+    powers = np.power(spec.theta, exponents.astype(np.float64)).astype(np.float32)
+    frequencies: F32 = np.float32(1) / powers
     if spec.kind == "linear":
         frequencies = frequencies / np.float32(spec.factor)
     elif spec.kind == "llama3":
         frequencies = _llama3(frequencies, spec)
     if spec.factors is not None:
-        frequencies = frequencies / np.array(spec.factors, np.float32)
+        factors: F32 = np.array(spec.factors, np.float32)
+        frequencies = frequencies / factors
     return frequencies
 
 
