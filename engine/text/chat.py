@@ -66,7 +66,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt text of a conversation.
 
@@ -80,13 +80,14 @@ class ChatTemplate:
             raise TemplateError(
                 "continue_final_message and add_generation_prompt cannot both be true"
             )
-        taken = _RESERVED & variables.keys()
+        names = dict(variables or {})
+        taken = _RESERVED & names.keys()
         if taken:
             raise TemplateError(f"template variable {min(taken)!r} cannot be set")
         chat = self._adapted(messages)
         if continue_final_message:
-            return self._continued(chat, tools, variables)
-        return self._run(chat, tools, add_generation_prompt, variables)
+            return self._continued(chat, tools, names)
+        return self._run(chat, tools, add_generation_prompt, names)
 
     def _adapted(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         chat = [{k: v for k, v in m.items() if v is not None or k == "content"} for m in messages]

@@ -53,4 +53,4 @@ def _prepends(metaspace: Mapping[str, Any]) -> bool:
     scheme = metaspace.get("prepend_scheme")
     if scheme is None:
         return metaspace.get("add_prefix_space", True) is True
-    return scheme != "never"
+    return bool(scheme != "never")
