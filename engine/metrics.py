@@ -126,14 +126,13 @@ class EngineMetrics:
     def admitted(self, sequence: Sequence, queued: float) -> None:
         """Record a sequence's first admission, ``queued`` seconds after its arrival."""
         self.queue_time.observe(queued)
-        self.prompt_tokens.inc(len(sequence.prompt))
+        self.prompt_tokens.inc(sequence.prompt_len)
         if sequence.table.lookup:
-            self.prefix_queries.inc(len(sequence.prompt))
+            self.prefix_queries.inc(sequence.prompt_len)
             self.prefix_hits.inc(sequence.cached)
 
     def token(self, gap: float | None, age: float) -> None:
-        """Record a token: ``gap`` seconds after the last one, or the first, at ``age``."""
-        self.generation_tokens.inc()
+        """Time a token: ``gap`` seconds after the last one, or the first, at ``age``."""
         if gap is None:
             self.first_token.observe(age)
         else:
@@ -145,13 +144,15 @@ class EngineMetrics:
 
     def step(self, results: Iterable[LaunchResult]) -> None:
         """Count the launches of a step and its duration."""
-        seconds, kinds = 0.0, set[str]()
+        seconds, tokens, kinds = 0.0, 0, set[str]()
         for result in results:
             launch = result.launch
             seconds += result.seconds
             self._launch_counts[launch.graph.id].inc()
             self._padded[launch.graph.kind].inc(launch.padding)
             kinds.add(_carried(launch))
+            tokens += len(result.drawn)
+        self.generation_tokens.inc(tokens)
         if kinds:
             self._steps[kinds.pop() if len(kinds) == 1 else "mixed"].observe(seconds)
 

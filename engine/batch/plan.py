@@ -30,25 +30,6 @@ class Launch:
         return self.graph.domain.tokens - self.tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """Rows, segments and logits of some segments."""
-
-    tokens: int = 0
-    seqs: int = 0
-    logits: int = 0
-
-    def plus(self, segment: Segment) -> "_Load":
-        return _Load(self.tokens + segment.count, self.seqs + 1, self.logits + segment.logits)
-
-    def fits(self, domain: Domain) -> bool:
-        return (
-            self.tokens <= domain.tokens
-            and self.seqs <= domain.seqs
-            and self.logits <= domain.logits
-        )
-
-
 def _size(graph: Graph) -> tuple[int, int, int]:
     return (graph.domain.tokens, graph.domain.seqs, graph.domain.logits)
 
@@ -101,58 +82,39 @@ def _cover(segments: list[Segment], graphs: tuple[Graph, ...]) -> Iterable[Launc
         yield _launch(graphs, taken)
 
 
-def _pack(segments: list[Segment], domain: Domain) -> tuple[tuple[Segment, ...], list[Segment]]:
+def _pack(segments: list[Segment], domain: Domain) -> tuple[list[Segment], list[Segment]]:
     """Take segments from the front until the domain is full; return the taken and the rest.
 
     The last one taken is split where it does not fit whole.
     """
-    taken: list[Segment] = []
-    load = _Load()
-    for index, segment in enumerate(segments):
-        whole = load.plus(segment)
-        if whole.fits(domain):
-            taken.append(segment)
-            load = whole
+    tokens, logits = domain.tokens, domain.logits
+    for index, segment in enumerate(segments[: domain.seqs]):
+        if segment.count <= tokens and segment.logits <= logits:
+            tokens -= segment.count
+            logits -= segment.logits
             continue
-        rest = segments[index:]
-        count = _rows_that_fit(segment, load, domain)
+        taken, rest = segments[:index], segments[index:]
+        count = min(segment.count - 1, tokens, logits if segment.scores else tokens)
         if count:
-            taken.append(_head(segment, count))
-            rest[0] = _tail(segment, count)
-        return tuple(taken), rest
-    return tuple(taken), []
+            taken.append(replace(segment, count=count, samples=False))
+            rest[0] = replace(segment, start=segment.start + count, count=segment.count - count)
+        return taken, rest
+    return segments[: domain.seqs], segments[domain.seqs :]
 
 
-def _rows_that_fit(segment: Segment, load: _Load, domain: Domain) -> int:
-    """Rows of a segment that is too large as a whole that still fit."""
-    if load.seqs == domain.seqs:
-        return 0
-    rows = min(segment.count - 1, domain.tokens - load.tokens)
-    return min(rows, domain.logits - load.logits) if segment.scores else rows
-
-
-def _head(segment: Segment, count: int) -> Segment:
-    return replace(segment, count=count, samples=False)
-
-
-def _tail(segment: Segment, count: int) -> Segment:
-    return replace(segment, start=segment.start + count, count=segment.count - count)
-
-
-def _launch(graphs: tuple[Graph, ...], segments: tuple[Segment, ...]) -> Launch:
+def _launch(graphs: tuple[Graph, ...], segments: list[Segment]) -> Launch:
     """Put segments on the smallest graph that takes them."""
-    load = generated = _Load()
-    for segment in segments:
-        load = load.plus(segment)
-        if segment.generated:
-            generated = generated.plus(segment)
-    graph = next(g for g in graphs if load.fits(g.domain))
-    return Launch(
-        graph,
-        segments,
-        load.tokens,
-        load.logits,
-        generated.seqs,
-        generated.tokens,
-        generated.logits,
-    )
+    tokens, logits = _rows(segments)
+    generated = [segment for segment in segments if segment.generated]
+    head_tokens, head_logits = _rows(generated)
+    graph = next(g for g in graphs if _fits(g.domain, tokens, len(segments), logits))
+    return Launch(graph, tuple(segments), tokens, logits, len(generated), head_tokens, head_logits)
+
+
+def _rows(segments: list[Segment]) -> tuple[int, int]:
+    """Rows and logits rows."""
+    return sum(s.count for s in segments), sum(s.logits for s in segments)
+
+
+def _fits(domain: Domain, tokens: int, seqs: int, logits: int) -> bool:
+    return tokens <= domain.tokens and seqs <= domain.seqs and logits <= domain.logits

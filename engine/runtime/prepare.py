@@ -14,25 +14,31 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the segments of a launch lie: per segment slot, first position and first row."""
+    """Where the segments of a launch lie, per segment.
+
+    ends: starts + counts. first_rows: row of the launch, one entry more than segments. logits:
+    how many logits rows; last_logits: the last of them (of an earlier segment where it has none).
+    """
 
     slots: I32
     starts: I32
     counts: I32
-    first_rows: I32  # one entry more than segments
-
-    @property
-    def ends(self) -> I32:
-        return self.starts + self.counts
+    ends: I32
+    first_rows: I32
+    logits: I32
+    last_logits: I32
 
 
 def rows_of(launch: Launch) -> Rows:
     """Lay the segments of a launch out."""
-    segments = launch.segments
-    table = np.array([(s.sequence.slot, s.start, s.count) for s in segments], np.int32)
-    first_rows = np.zeros(len(segments) + 1, np.int32)
-    np.cumsum(table[:, 2], out=first_rows[1:])
-    return Rows(table[:, 0], table[:, 1], table[:, 2], first_rows)
+    columns = np.array(
+        [(s.sequence.slot, s.start, s.count, s.logits) for s in launch.segments], np.int32
+    ).T.copy()
+    slots, starts, counts, logits = columns
+    first_rows = np.zeros(len(slots) + 1, np.int32)
+    np.cumsum(counts, out=first_rows[1:])
+    last_logits = np.cumsum(logits, dtype=np.int32) - 1
+    return Rows(slots, starts, counts, starts + counts, first_rows, logits, last_logits)
 
 
 def fill(inputs: InputBuffers, tables: SlotTables, launch: Launch, rows: Rows) -> BatchShape:
@@ -64,10 +70,6 @@ def fill(inputs: InputBuffers, tables: SlotTables, launch: Launch, rows: Rows) -
 
 
 def _logit_rows(launch: Launch, rows: Rows) -> I32:
-    """The last ``segment.logits`` rows of each segment."""
-    lasts = rows.first_rows[1:]
-    if launch.logits == len(launch.segments) == launch.tokens:
-        return lasts - 1
-    counts = np.array([s.logits for s in launch.segments], np.int32)
-    ends = np.cumsum(counts, dtype=np.int32)
-    return np.arange(launch.logits, dtype=np.int32) + np.repeat(lasts - ends, counts)
+    """Rows of the launch whose logits are wanted: the last ones of each segment."""
+    shift = rows.first_rows[1:] - 1 - rows.last_logits
+    return np.arange(launch.logits, dtype=np.int32) + np.repeat(shift, rows.logits)

@@ -23,10 +23,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log probabilities of prompt tokens, from position ``start`` on."""
+    """Log probabilities of the prompt tokens that follow a segment's rows, in order."""
 
     sequence: Sequence
-    start: int
     logprobs: tuple[TokenLogprobs, ...]
 
 

@@ -53,11 +53,12 @@ class ModelRunner:
 
     def _run(self, launch: Launch) -> LaunchResult:
         began = perf_counter()
-        shape = fill(self._device.inputs, self._tables, launch, rows_of(launch))
+        rows = rows_of(launch)
+        shape = fill(self._device.inputs, self._tables, launch, rows)
         self._executables[launch.graph.id].replay(shape)
         sampler = self._device.sampler
-        scored = score(sampler, launch)
-        drawn = draw(sampler, self._tables, launch)
+        scored = score(sampler, launch, rows)
+        drawn = draw(sampler, self._tables, launch, rows)
         return LaunchResult(launch, drawn, scored, perf_counter() - began)
 
     def scrub(self, blocks: Sequence[int]) -> None:

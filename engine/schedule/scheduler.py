@@ -37,8 +37,6 @@ class _Step:
         self.budget -= count
         if not generated:
             self.prompts.append(segment)
-        elif count == 1 and segment.samples:
-            self.decodes.append(segment)
         else:
             self.recomputes.append(segment)
 
@@ -122,7 +120,8 @@ class Scheduler:
     def _add_decodes(self, step: _Step) -> None:
         for sequence in list(self._running):
             if sequence.running and sequence.decoding and self._make_room(sequence, step):
-                step.add(sequence)
+                step.decodes.append(Segment(sequence, sequence.computed, 1, True, samples=True))
+                step.budget -= 1
 
     def _make_room(self, sequence: Sequence, step: _Step) -> bool:
         """Get the block that a decode row needs; False when it was preempted itself.

@@ -31,11 +31,15 @@ class Sequence:
     computed: int = 0
     slot: int = NO_SLOT
     cached: int = 0
+    prompt_len: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.prompt)
 
     @property
     def known(self) -> int:
         """Tokens known: prompt and sampled."""
-        return len(self.prompt) + len(self.output)
+        return self.prompt_len + len(self.output)
 
     @property
     def left(self) -> int:
@@ -54,17 +58,17 @@ class Sequence:
     @property
     def generated(self) -> bool:
         """Whether the next position to compute has the generated role."""
-        return self.computed >= len(self.prompt)
+        return self.computed >= self.prompt_len
 
     @property
     def decoding(self) -> bool:
         """Whether just the last sampled token is left to compute."""
-        return self.generated and self.known - self.computed == 1
+        return self.computed >= self.prompt_len and self.known - self.computed == 1
 
     @property
     def chunk_left(self) -> int:
         """Rows that one segment may take: a segment never crosses the role border."""
-        end = self.known if self.generated else len(self.prompt)
+        end = self.known if self.generated else self.prompt_len
         return end - self.computed
 
     @property

@@ -57,7 +57,7 @@ def test_everything_is_served_and_nothing_leaks(
 ) -> None:
     policy = Policy(blocks, 4, seqs, step_tokens, prefix)
     planner = Planner(synthetic_graphs(seqs, step_tokens, mixed, logits=4))
-    pending = sorted(requests)
+    pending = sorted(requests, key=lambda r: r[0])
     aborts = {}
     for step in range(3000):
         while pending and pending[0][0] <= step:
