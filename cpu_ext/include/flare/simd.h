@@ -24,6 +24,7 @@
 #endif
 
 #define FLARE_INLINE static inline __attribute__((always_inline))
+#define FLARE_INLINE_MEMBER inline __attribute__((always_inline))
 
 namespace flare {
 namespace FLARE_ISA_NS {

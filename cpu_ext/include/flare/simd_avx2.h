@@ -80,9 +80,29 @@ FLARE_INLINE float hmax(V v) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+FLARE_INLINE float hmax_abs(V a, V b) {
+  const V x = abs(a), y = abs(b);
+  const __m256i eight = _mm256_max_epi32(
+      _mm256_max_epi32(_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)),
+      _mm256_max_epi32(_mm256_castps_si256(y.lo), _mm256_castps_si256(y.hi)));
+  __m128i four =
+      _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+  return _mm_cvtss_f32(_mm_castsi128_ps(four));
+}
+
 FLARE_INLINE V load_i32(const int32_t* p) {
   const __m256i* q = reinterpret_cast<const __m256i*>(p);
   return {_mm256_cvtepi32_ps(_mm256_loadu_si256(q)), _mm256_cvtepi32_ps(_mm256_loadu_si256(q + 1))};
+}
+FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
+  const __m256i* q = static_cast<const __m256i*>(p);
+  const __m128i count = _mm_cvtsi32_si128(shift);
+  const __m256i keep = _mm256_set1_epi32(static_cast<int>(mask));
+  const __m256i a = _mm256_and_si256(_mm256_srl_epi32(_mm256_loadu_si256(q), count), keep);
+  const __m256i b = _mm256_and_si256(_mm256_srl_epi32(_mm256_loadu_si256(q + 1), count), keep);
+  return {_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)};
 }
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   const __m256i a = _mm256_cvtps_epi32(v.lo), b = _mm256_cvtps_epi32(v.hi);

@@ -51,8 +51,19 @@ FLARE_INLINE float hmax(V v) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+FLARE_INLINE float hmax_abs(V a, V b) {
+  const __m512i x = _mm512_castps_si512(_mm512_abs_ps(a.r));
+  const __m512i y = _mm512_castps_si512(_mm512_abs_ps(b.r));
+  return _mm_cvtss_f32(_mm_castsi128_ps(
+      _mm_cvtsi32_si128(_mm512_reduce_max_epi32(_mm512_max_epi32(x, y)))));
+}
+
 FLARE_INLINE V load_i32(const int32_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))};
+}
+FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
+  const __m512i u = _mm512_srl_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(shift));
+  return {_mm512_cvtepi32_ps(_mm512_and_si512(u, _mm512_set1_epi32(static_cast<int>(mask))))};
 }
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.r)));

@@ -63,7 +63,22 @@ FLARE_INLINE float hmax(V v) {
   return a > b ? a : b;
 }
 
+FLARE_INLINE float hmax_abs(V a, V b) {
+  uint32x4_t four = vdupq_n_u32(0);
+  for (int i = 0; i < 4; ++i) {
+    four = vmaxq_u32(four, vreinterpretq_u32_f32(vabsq_f32(a.r[i])));
+    four = vmaxq_u32(four, vreinterpretq_u32_f32(vabsq_f32(b.r[i])));
+  }
+  return vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(vmaxvq_u32(four))), 0);
+}
+
 FLARE_INLINE V load_i32(const int32_t* p) { FLARE_MAP(vcvtq_f32_s32(vld1q_s32(p + 4 * i))); }
+FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
+  const uint8_t* bytes = static_cast<const uint8_t*>(p);
+  const int32x4_t left = vdupq_n_s32(-shift);
+  FLARE_MAP(vcvtq_f32_u32(vandq_u32(
+      vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(bytes + 16 * i)), left), vdupq_n_u32(mask))));
+}
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   int32x4_t w[4];
   for (int i = 0; i < 4; ++i) w[i] = vcvtq_s32_f32(v.r[i]);

@@ -104,9 +104,28 @@ FLARE_INLINE float hmax(V v) {
   return v.lane[0];
 }
 
+// The largest |lane| of both vectors; a NaN counts as larger than infinity.
+FLARE_INLINE float hmax_abs(V a, V b) {
+  uint32_t largest = 0;
+  FLARE_EACH {
+    const uint32_t x = bits_of(a.lane[i]) & 0x7fffffffu, y = bits_of(b.lane[i]) & 0x7fffffffu;
+    largest = x > largest ? x : largest;
+    largest = y > largest ? y : largest;
+  }
+  return float_of(largest);
+}
+
 FLARE_INLINE V load_i32(const int32_t* p) {
   V r;
   FLARE_EACH r.lane[i] = static_cast<float>(p[i]);
+  return r;
+}
+// 16 words of 32 bits, each shifted right and masked, as floats (results below 2^24: exact).
+FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
+  uint32_t u[16];
+  std::memcpy(u, p, sizeof u);
+  V r;
+  FLARE_EACH r.lane[i] = static_cast<float>((u[i] >> shift) & mask);
   return r;
 }
 // Integers in -128 .. 127 (already rounded) as bytes.

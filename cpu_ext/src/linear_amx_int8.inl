@@ -1,0 +1,104 @@
+// int8_g32 on AMX tiles: 16 rows by 16 columns by one group per instruction, then the float part.
+
+namespace flare {
+namespace FLARE_ISA_NS {
+
+constexpr int kTileMinRows = 12;     // fewer rows of a block are faster on vectors
+constexpr int kCodeTileBytes = 512;  // 8 quads of k x 16 columns x 4
+
+// The unsigned codes of a panel as weight tiles; q8p16 has them as they lie.
+static void unpack_panel_q4(const uint8_t* w, int groups, uint8_t* tiles) {
+  const __m512i mask = _mm512_set1_epi8(15);
+  for (int g = 0; g < groups; ++g, w += 320, tiles += kCodeTileBytes) {
+    prefetch_block<320>(w);
+    for (int j = 0; j < 4; ++j) {
+      const __m512i bytes = _mm512_loadu_si512(w + 64 * j);
+      _mm512_store_si512(tiles + 128 * j, _mm512_and_si512(bytes, mask));
+      _mm512_store_si512(tiles + 128 * j + 64,
+                         _mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask));
+    }
+  }
+}
+
+// acc[r] += the group's part, from the integer sums of 16 rows.
+template <Layout L>
+FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int32_t* dots, V* acc) {
+  constexpr bool minima = L == Layout::q4p16;
+  constexpr int code_bytes = minima ? 256 : 512;
+  const V d = load_half(block + code_bytes);
+  const V m = minima ? load_half(block + code_bytes + 32) : zero();
+  for (int r = 0; r < kBlockRows; ++r) {
+    if constexpr (minima) {
+      acc[r] = fma(load_i32(dots + r * kPanel), d * splat(scales[r]), acc[r]);
+      acc[r] = fma(m, splat(scales[kBlockRows + r]), acc[r]);
+    } else {
+      int32_t start;
+      std::memcpy(&start, scales + kBlockRows + r, sizeof start);
+      const __m512i sum = _mm512_add_epi32(_mm512_load_si512(dots + r * kPanel),
+                                           _mm512_set1_epi32(start));
+      acc[r] = fma(V{_mm512_cvtepi32_ps(sum)}, d * splat(scales[r]), acc[r]);
+    }
+  }
+}
+
+// One row block (pitch 16) against one panel. w: the packed panel; tiles: its codes, `tile_step`
+// bytes apart. The products of a group are computed while the one before is added.
+template <Layout L>
+static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, int groups,
+                       const uint8_t* rows, int32_t* dots, float* sums) {
+  constexpr int step = kBlockRows * kCodeRowBytes;
+  constexpr int bytes = L == Layout::q4p16 ? 320 : 544;
+  V acc[kBlockRows];
+  for (int r = 0; r < kBlockRows; ++r) acc[r] = zero();
+  for (int g = 0; g <= groups; ++g) {
+    if (g < groups) {
+      tile_zero<0>();
+      tile_load<4>(rows + g * step, kGroup);
+      tile_load<6>(tiles + g * tile_step, 64);
+      tile_int8<0, 4, 6>();
+      tile_store<0>(dots + (g & 1) * 256, 64);
+    }
+    if (g > 0) {
+      const float* scales =
+          reinterpret_cast<const float*>(rows + (g - 1) * step + kBlockRows * kGroup);
+      add_group<L>(w + (g - 1) * bytes, scales, dots + ((g - 1) & 1) * 256, acc);
+    }
+  }
+  for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, acc[r]);
+}
+
+// Row block `block` against the panel at w, number p of the pair; the codes of both panels lie one after the other.
+static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int block, int p,
+                       float* sums) {
+  const int rows = rows_in_block(span, block);
+  const uint8_t* base = block_base(span, work.groups, block);
+  int32_t* dots = reinterpret_cast<int32_t*>(work.sums) + 512;
+  if (rows < kTileMinRows) {
+    int8_block(work.args.layout, w, work.groups, base, rows, sums);
+  } else if (work.args.layout == Layout::q4p16) {
+    const uint8_t* tiles = work.tiles + p * work.groups * kCodeTileBytes;
+    int8_tiles<Layout::q4p16>(w, tiles, kCodeTileBytes, work.groups, base, dots, sums);
+  } else {
+    int8_tiles<Layout::q8p16>(w, w, 544, work.groups, base, dots, sums);
+  }
+}
+
+static void span_int8(const Work& work, const Span& span, int panel, int count) {
+  const int blocks = ceil_div(span.rows, kBlockRows);
+  const bool tiles = rows_in_block(span, 0) >= kTileMinRows;
+  if (tiles) shape_tiles(32);
+  for (int block = 0; block < blocks; ++block) {
+    for (int p = 0; p < count; ++p) {
+      const uint8_t* w = work.args.w + (panel + p) * work.panel_bytes;
+      if (tiles && block == 0 && work.args.layout == Layout::q4p16) {
+        unpack_panel_q4(w, work.groups, work.tiles + p * work.groups * kCodeTileBytes);
+      }
+      int8_panel(work, span, w, block, p, work.sums + p * 256);
+    }
+    finish_rows(work.args, span.first + block * kBlockRows, rows_in_block(span, block), panel,
+                count, work.sums, 256);
+  }
+}
+
+}  // namespace FLARE_ISA_NS
+}  // namespace flare

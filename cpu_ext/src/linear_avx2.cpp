@@ -1,0 +1,17 @@
+// Linears: avx2 unit.
+#if defined(__x86_64__)
+#define FLARE_ISA_NS avx2
+#include "flare/math.h"
+#include "linear_geometry.h"
+
+namespace flare::FLARE_ISA_NS {
+constexpr int kTileRows = 2;  // rows whose sums and chains fit the registers (linear_bf16.inl)
+}
+
+#include "linear_dot_avx2.inl"
+#include "linear_rows.inl"
+#include "linear_store.inl"
+#include "linear_int8.inl"
+#include "linear_bf16.inl"
+#include "linear_run.inl"
+#endif

@@ -1,0 +1,17 @@
+// Linears: avx512 unit.
+#if defined(__x86_64__)
+#define FLARE_ISA_NS avx512
+#include "flare/math.h"
+#include "linear_geometry.h"
+
+namespace flare::FLARE_ISA_NS {
+constexpr int kTileRows = 8;  // rows whose sums and chains fit the registers (linear_bf16.inl)
+}
+
+#include "linear_dot_avx512.inl"
+#include "linear_rows.inl"
+#include "linear_store.inl"
+#include "linear_int8.inl"
+#include "linear_bf16.inl"
+#include "linear_run.inl"
+#endif

@@ -1,0 +1,72 @@
+// Where a linear keeps its rows and tiles: sizes of packed blocks and of the scratch.
+//
+// Scratch: [rows of the launch, converted, shared by all threads][one area per thread]. Rows are
+// kept in blocks of 16; a block of R rows is stored with a row pitch of R' rows, its k-groups one
+// after another, so that a kernel walks it forwards:
+//   int8_g32: per group R' x 32 bytes of codes, R' float scales s, R' words (float s * sum for
+//             layouts with minima, int32 -128 * sum for q8p16): 40 R' bytes;
+//   bf16_t32: per group R' x 32 values, as bfloat16 for tiles and as float32 for vectors.
+#pragma once
+
+#include "flare/linear.h"
+
+namespace flare {
+
+constexpr int kPanel = 16;     // output columns of a panel
+constexpr int kGroup = 32;     // values along k of a packed block
+constexpr int kBlockRows = 16; // rows of a row block
+constexpr int kCodeRowBytes = 40;
+constexpr int kTileBytes = 1024;  // 16 pairs x 16 columns x 2 bfloat16
+constexpr size_t kSlack = 4096;   // tiles may be loaded past the last rows; never used as values
+
+static inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+static inline size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static inline int block_bytes(Layout layout) {
+  return layout == Layout::q4p16 ? 320 : layout == Layout::q8p16 ? 544 : kTileBytes;
+}
+
+// Bytes of `rows` converted rows of one role, worst class.
+static inline size_t span_bytes(int rows, int groups) {
+  const size_t padded = static_cast<size_t>(ceil_div(rows, kBlockRows)) * kBlockRows;
+  return padded * static_cast<size_t>(groups) * kGroup * sizeof(float) + kSlack;
+}
+
+// One thread's area: one converted row, two pairs of panels as bfloat16 tiles, accumulators.
+struct ThreadArea {
+  size_t row, tiles, sums, bytes;
+  explicit ThreadArea(int groups) {
+    row = 0;
+    tiles = row + align64(static_cast<size_t>(groups) * kGroup * sizeof(float) + kSlack);
+    sums = tiles + 4 * static_cast<size_t>(groups) * kTileBytes;
+    bytes = sums + 8 * 1024 + 64;
+  }
+};
+
+// Thread `tid`'s share of `count` items.
+struct Share {
+  int begin, end;
+  Share(int count, int tid, int threads)
+      : begin(static_cast<int>(static_cast<int64_t>(count) * tid / threads)),
+        end(static_cast<int>(static_cast<int64_t>(count) * (tid + 1) / threads)) {}
+};
+
+void barrier_wait(Barrier& barrier, int tid);  // keeps flare/pool.h out of the vector units
+
+namespace portable {
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+}
+namespace avx2 {
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+}
+namespace avx512 {
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+}
+namespace amx {
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+}
+namespace neon {
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+}
+
+}  // namespace flare

@@ -1,0 +1,128 @@
+// Conversion of a launch's float rows to what the kernels read (see linear_geometry.h).
+
+namespace flare {
+namespace FLARE_ISA_NS {
+
+// Rows of one role, converted to one class. `tiles`: bf16_t32 rows are kept as bfloat16.
+struct Span {
+  int first, rows;  // rows [first, first + rows) of the launch
+  Numerics numerics;
+  uint8_t* base;
+};
+
+#if defined(FLARE_TILES)
+constexpr int kBf16RowBytes = 64;
+#else
+constexpr int kBf16RowBytes = 128;
+#endif
+
+// Row pitch of a block that holds `rows` rows: few rows stay dense, many are ready for tiles.
+FLARE_INLINE int row_pitch(int rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : 16; }
+
+FLARE_INLINE int rows_in_block(const Span& span, int block) {
+  const int left = span.rows - block * kBlockRows;
+  return left < kBlockRows ? left : kBlockRows;
+}
+
+FLARE_INLINE int group_row_bytes(Numerics numerics) {
+  return numerics == Numerics::int8_g32 ? kCodeRowBytes : kBf16RowBytes;
+}
+
+// First byte of a row block; all blocks before it are full.
+FLARE_INLINE uint8_t* block_base(const Span& span, int groups, int block) {
+  return span.base + static_cast<size_t>(block) * kBlockRows *
+                         static_cast<size_t>(groups * group_row_bytes(span.numerics));
+}
+
+// One group of one row to int8 codes, its scale and its sum (engine/kernels/numerics.py).
+// A scale that is zero or not finite gives zero codes; NaN and infinity live on in the scale.
+FLARE_INLINE void quantise_group(const float* x, bool minima, uint8_t* group, int pitch, int row) {
+  const V a = load(x), b = load(x + 16);
+  const float amax = hmax_abs(a, b);
+  const float s = amax / 127.0f;
+  int8_t* codes = reinterpret_cast<int8_t*>(group) + row * kGroup;
+  float sum = 0.0f;
+  if (s > 0.0f && s < __builtin_inff()) {
+    const V inverse = splat(127.0f / amax);
+    const V qa = rint(a * inverse), qb = rint(b * inverse);
+    store_i8(codes, qa);
+    store_i8(codes + 16, qb);
+    sum = hsum(qa + qb);  // integers: exact in any order
+  } else {
+    std::memset(codes, 0, kGroup);
+  }
+  float* scales = reinterpret_cast<float*>(group + pitch * kGroup);
+  scales[row] = s;
+  if (minima) {
+    scales[pitch + row] = s * sum;
+  } else {
+    const int32_t start = -128 * static_cast<int32_t>(sum);
+    std::memcpy(scales + pitch + row, &start, sizeof start);
+  }
+}
+
+FLARE_INLINE void round_group(const float* x, int count, uint8_t* out) {
+  const V a = count >= 16 ? load(x) : load_partial(x, count);
+  const V b = count >= 32 ? load(x + 16) : count > 16 ? load_partial(x + 16, count - 16) : zero();
+#if defined(FLARE_TILES)
+  store_bf16(out, a);
+  store_bf16(out + 32, b);
+#else
+  store(reinterpret_cast<float*>(out), round_bf16(a));
+  store(reinterpret_cast<float*>(out) + 16, round_bf16(b));
+#endif
+}
+
+static void convert_row(const LinearArgs& args, const Span& span, int groups, int index) {
+  const int block = index / kBlockRows, row = index % kBlockRows;
+  const int pitch = row_pitch(rows_in_block(span, block));
+  const int row_bytes = group_row_bytes(span.numerics);
+  uint8_t* out = block_base(span, groups, block);
+  const float* x = args.x + (span.first + index) * args.ldx;
+  for (int g = 0; g < groups; ++g, out += pitch * row_bytes, x += kGroup) {
+    if (span.numerics == Numerics::int8_g32) {
+      quantise_group(x, args.layout == Layout::q4p16, out, pitch, row);
+    } else {
+      round_group(x, args.k - g * kGroup, out + row * row_bytes);
+    }
+  }
+}
+
+// What one thread works with.
+struct Work {
+  const LinearArgs& args;
+  int groups;          // of 32 along k
+  size_t panel_bytes;  // of the packed weight
+  uint8_t* tiles;      // room for two panels of bfloat16 tiles, twice
+  float* sums;         // room for 2 panels x 16 rows x 16 columns, four times
+};
+
+struct Spans {
+  Span span[2];
+  int count;
+};
+
+// The roles' rows. Equal classes make one span, so that row blocks fill up.
+static Spans make_spans(const LinearArgs& args, int groups, uint8_t* base) {
+  const int generated = args.generated_rows;
+  if (generated == 0) return {{{0, args.rows, args.prompt, base}, {}}, 1};
+  if (generated == args.rows || args.generated == args.prompt) {
+    return {{{0, args.rows, args.generated, base}, {}}, 1};
+  }
+  uint8_t* second = base + align64(span_bytes(generated, groups));
+  return {{{0, generated, args.generated, base},
+           {generated, args.rows - generated, args.prompt, second}},
+          2};
+}
+
+static void convert_rows(const LinearArgs& args, const Spans& spans, int groups, Share rows) {
+  for (int i = 0; i < spans.count; ++i) {
+    const Span& span = spans.span[i];
+    const int begin = rows.begin > span.first ? rows.begin - span.first : 0;
+    const int end = rows.end - span.first < span.rows ? rows.end - span.first : span.rows;
+    for (int index = begin; index < end; ++index) convert_row(args, span, groups, index);
+  }
+}
+
+}  // namespace FLARE_ISA_NS
+}  // namespace flare
