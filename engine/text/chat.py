@@ -18,7 +18,7 @@ MAX_SOURCE_CHARS = 1 << 20
 MAX_OUTPUT_CHARS = 1 << 26
 MAX_SECONDS = 30.0
 _END_MARK = "\ue000end of the final message\ue001"  # private-use characters: in no real message
-_RESERVED = frozenset(["messages", "tools", "add_generation_prompt"])
+_RESERVED = frozenset(["messages", "tools"])
 
 Message = Mapping[str, Any]
 
@@ -63,10 +63,11 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
+        **variables: Any,
     ) -> str:
         """Return the prompt text of a conversation.
 
@@ -80,14 +81,13 @@ class ChatTemplate:
             raise TemplateError(
                 "continue_final_message and add_generation_prompt cannot both be true"
             )
-        names = dict(variables or {})
-        taken = _RESERVED & names.keys()
+        taken = _RESERVED & variables.keys()
         if taken:
             raise TemplateError(f"template variable {min(taken)!r} cannot be set")
         chat = self._adapted(messages)
         if continue_final_message:
-            return self._continued(chat, tools, names)
-        return self._run(chat, tools, add_generation_prompt, names)
+            return self._continued(chat, tools, variables)
+        return self._run(chat, tools, add_generation_prompt, variables)
 
     def _adapted(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         chat = [{k: v for k, v in m.items() if v is not None or k == "content"} for m in messages]

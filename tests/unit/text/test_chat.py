@@ -97,9 +97,7 @@ def test_continuing_the_last_message_equals_transformers(source: str, content: s
 
 
 def test_template_variables_reach_the_template() -> None:
-    assert (
-        render("{{ mode }}|{{ tools is none }}", [USER], variables={"mode": "fast"}) == "fast|True"
-    )
+    assert render("{{ mode }}|{{ tools is none }}", [USER], mode="fast") == "fast|True"
 
 
 def test_null_content_and_tool_calls_reach_a_template_that_knows_them() -> None:
@@ -179,7 +177,7 @@ def test_any_failure_is_a_request_error_without_source(source: str) -> None:
 def test_endless_output_is_cut_off() -> None:
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{{ t }}{% endfor %}{% endfor %}"
     with pytest.raises(TemplateError, match="too long"):
-        render(loop, [USER], variables={"t": "x" * (1 << 20)})
+        render(loop, [USER], t="x" * (1 << 20))
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ x", "{% generation %}", "{% bogus %}"])
@@ -194,9 +192,10 @@ def test_a_template_of_absurd_size_is_a_core_error() -> None:
 
 
 def test_reserved_names_cannot_be_replaced() -> None:
-    for name in ("messages", "tools", "add_generation_prompt"):
+    template = ChatTemplate(CHATML, TOKENS)
+    for name in ("messages", "tools"):
         with pytest.raises(TemplateError, match=name):
-            render(CHATML, [USER], variables={name: []})
+            template.render([USER], **{name: []})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

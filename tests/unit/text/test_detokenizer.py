@@ -1,5 +1,7 @@
 """Incremental decoding: whole characters, spaces, special tokens, per-token pieces."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +100,7 @@ def test_an_added_token_stands_for_itself_in_a_byte_level_vocabulary() -> None:
 def test_any_split_equals_decoding_at_once(data: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     detokenizer = decoder(BYTE_LEVEL)
-    parts = [detokenizer.push(data[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [detokenizer.push(data[a:b]) for a, b in pairwise(edges)]
     assert "".join(parts) + detokenizer.flush() == data.decode(errors="replace")
 
 

@@ -1,5 +1,7 @@
 """Stop strings: held back, found across parts, the same for every split."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ def naive(text: str, stops: list[str], include: bool = False) -> tuple[str, bool
 
 def split_at(text: str, cuts: list[int]) -> list[str]:
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(edges)]
 
 
 def test_a_stop_that_spans_tokens_is_never_sent_in_part() -> None:
