@@ -134,6 +134,7 @@ class EngineLoop:
         if not launches:
             if self._live:
                 raise RuntimeError("sequences are waiting, but none can be scheduled")
+            self._runner.apply(output)
             return []
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, self._runner.execute, output, launches)

@@ -26,10 +26,15 @@ async def serving(
 
 
 def request(
-    id: str, prompt: Sequence[int], max_tokens: int = 8, **sampling: Any
+    name: str,
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    salt: str | None = None,
+    **sampling: Any,
 ) -> GenerationRequest:
-    params = {"temperature": 0.0, **sampling}
-    return GenerationRequest(id, tuple(prompt), SamplingParams(max_tokens=max_tokens, **params))
+    """A greedy request, unless ``sampling`` says otherwise."""
+    params = SamplingParams(**{"max_tokens": max_tokens, "temperature": 0.0, **sampling})
+    return GenerationRequest(name, tuple(prompt), params, cache_salt=salt)
 
 
 async def collect(stream: TokenStream) -> list[TokenDelta]:
