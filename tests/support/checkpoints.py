@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.support.tokenizers import byte_level_metadata, hf_tokenizer
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 HF_LAYER = {
     "attn_norm": "input_layernorm",
@@ -74,7 +76,7 @@ def save_gguf(
     model: LlamaForCausalLM,
     path: Path,
     types: Mapping[str, gguf.GGMLQuantizationType] | None = None,
-    metadata: Mapping[str, str | int | float] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a GGUF file as the usual converter does: q and k rows permuted, linears quantised.
 
@@ -93,10 +95,8 @@ def save_gguf(
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
-    writer.add_eos_token_id(2)
-    for key, value in (metadata or {}).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-        add[type(value)](key, value)
+    for key, value in ({"tokenizer.ggml.eos_token_id": 2} | dict(metadata or {})).items():
+        _add_value(writer, key, value)
     for name, values in gguf_tensors(model).items():
         kind = _type_of(name, types or {})
         data = values if kind is None else gguf.quantize(values, kind)
@@ -106,6 +106,41 @@ def save_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def complete_hf(folder: Path, shard_bytes: int | str = "1GB", **changes: Any) -> LlamaForCausalLM:
+    """Write a model directory with a tokenizer, ready to export; the model that it holds."""
+    tokenizer = hf_tokenizer()
+    model = tiny_model(**({"vocab_size": tokenizer.get_vocab_size(), "eos_token_id": 1} | changes))
+    save_hf(model, folder, shard_bytes)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "</s>", "bos_token": "<s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return model
+
+
+def complete_gguf(
+    path: Path, types: Mapping[str, gguf.GGMLQuantizationType] | None = None, **changes: Any
+) -> LlamaForCausalLM:
+    """Write a GGUF file with a tokenizer, ready to export; the model that it was made of."""
+    metadata = byte_level_metadata(pre="gpt-2")
+    vocab_size = len(metadata["tokenizer.ggml.tokens"])
+    model = tiny_model(**({"vocab_size": vocab_size} | changes))
+    save_gguf(model, path, types, metadata)
+    return model
+
+
+def _add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if key == "general.architecture":
+        return
+    add = {
+        str: writer.add_string,
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        list: writer.add_array,
+    }
+    add[type(value)](key, value)
 
 
 def _type_of(
