@@ -35,12 +35,18 @@ class Core:
     anything computed from the tensors is used.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, maps: Mapping[str, memoryview]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        maps: Mapping[str, memoryview],
+        hashing: "StorageHashing",
+    ) -> None:
         self.path = path
         self.manifest = manifest
         self._maps = maps
         self._tensors = {(t.rank, t.name): t for t in manifest.catalog.storage}
-        self._hashing = _Hashing(maps)
+        self._hashing = hashing
 
     @property
     def digest(self) -> str:
@@ -102,12 +108,12 @@ class Core:
         self.close()
 
 
-class _Hashing:
+class StorageHashing:
     """Hashes the storage files' pieces on threads of its own; ``stop`` ends them early."""
 
     def __init__(self, maps: Mapping[str, memoryview]) -> None:
         self._stopped = threading.Event()
-        threads = min(_THREADS, len(os.sched_getaffinity(0)))
+        threads = min(_THREADS, os.cpu_count() or 1)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="core-digest")
         self._futures: dict[str, list[Future[bytes]]] = {
             path: [self._executor.submit(self._digest, piece) for piece in pieces(view)]
@@ -144,12 +150,17 @@ def open_core(path: Path) -> Core:
     manifest = decode_manifest(_manifest_bytes(root))
     validate_storage(manifest)
     maps = {section.path: _map(root, section) for section in manifest.sections}
-    for section in manifest.sections:
-        if not _is_storage(section.path):
-            _compare(section, content_digest(maps[section.path]))
-    programs = decode_programs(bytes(maps[PROGRAMS]))
+    hashing = StorageHashing(maps)
+    try:
+        for section in manifest.sections:
+            if not _is_storage(section.path):
+                _compare(section, content_digest(maps[section.path]))
+        programs = decode_programs(bytes(maps[PROGRAMS]))
+    except BaseException:
+        hashing.stop()
+        raise
     catalog = replace(manifest.catalog, programs=programs)
-    return Core(root, replace(manifest, catalog=catalog), maps)
+    return Core(root, replace(manifest, catalog=catalog), maps, hashing)
 
 
 def _root(path: Path) -> Path:

@@ -1,0 +1,1 @@
+"""Reference device: every program in torch float32, as the oracle."""

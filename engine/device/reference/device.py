@@ -1,0 +1,97 @@
+"""The reference device: runs any program with torch float32 ops on the CPU."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.core.schema import Graph, ModelSpec
+from engine.device.base import InputBuffers
+from engine.device.reference.executable import ReferenceExecutable, State
+from engine.device.reference.sampler import ReferenceSampler
+from engine.ir.program import Domain, Program
+
+
+def capacity_of(graphs: Iterable[Graph]) -> Domain:
+    """Return the smallest domain that holds each graph's (at least one of everything)."""
+    domains = [Domain(1, 1, 1), *(graph.domain for graph in graphs)]
+    return Domain(
+        max(domain.tokens for domain in domains),
+        max(domain.seqs for domain in domains),
+        max(domain.logits for domain in domains),
+    )
+
+
+class ReferenceDevice:
+    """Implements ``engine.device.base.Device`` as an oracle: exact, slow, no packed kernels.
+
+    weights: storage tensors by name, as a core maps them. num_blocks: blocks of the KV pool.
+    max_blocks: blocks per sequence in the block tables.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        capacity: Domain,
+        weights: Mapping[str, NDArray[np.generic]],
+        num_blocks: int,
+        max_blocks: int,
+        sampler_slots: int,
+    ) -> None:
+        kv = model.kv
+        shape = (kv.layers, num_blocks * kv.block_size, 2, kv.kv_heads, kv.head_dim)
+        self._state = State(
+            _input_buffers(capacity, max_blocks),
+            weights,
+            torch.zeros(shape, dtype=torch.bfloat16),
+            kv.block_size,
+            np.zeros((0, model.logits_width), np.float32),
+            {},
+        )
+        self._sampler = ReferenceSampler(model.vocab_size, sampler_slots, lambda: self.logits)
+
+    @property
+    def name(self) -> str:
+        return "reference"
+
+    @property
+    def inputs(self) -> InputBuffers:
+        return self._state.inputs
+
+    @property
+    def sampler(self) -> ReferenceSampler:
+        return self._sampler
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """Logits rows of the last replay: [rows, logits_width]."""
+        return self._state.logits
+
+    def instantiate(self, graph: Graph, program: Program) -> ReferenceExecutable:
+        """Return an executable that shares this device's inputs, cache and logits."""
+        return ReferenceExecutable(program, self._state)
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes by use. Weights: as stored, dequantised copies not counted."""
+        cache = self._state.cache
+        return {
+            "weights": sum(array.nbytes for array in self._state.weights.values()),
+            "workspace": 0,
+            "kv": cache.numel() * cache.element_size(),
+        }
+
+
+def _input_buffers(capacity: Domain, max_blocks: int) -> InputBuffers:
+    def zeros(*shape: int) -> NDArray[np.int32]:
+        return np.zeros(shape, np.int32)
+
+    return InputBuffers(
+        token_ids=zeros(capacity.tokens),
+        positions=zeros(capacity.tokens),
+        slots=zeros(capacity.tokens),
+        seg_starts=zeros(capacity.seqs + 1),
+        seq_lens=zeros(capacity.seqs),
+        block_tables=zeros(capacity.seqs, max_blocks),
+        logit_rows=zeros(capacity.logits),
+    )
