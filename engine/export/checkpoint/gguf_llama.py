@@ -121,6 +121,8 @@ def gguf_model(parsed: GgufFile, name: str | None) -> SourceModel:
     fields = Fields(str(file.path), parsed.metadata)
     if fields.text("general.architecture") != "llama":
         raise fields.unsupported(f"architecture {fields.text('general.architecture')!r}")
+    if fields.values.get("split.count", 1) != 1:
+        raise fields.unsupported(f"a model split into {fields.values['split.count']!r:.20} files")
     _refuse_unknown(fields)
     hidden, heads = _size(fields, "embedding_length"), _size(fields, "attention.head_count")
     head_dim = _head_dim(fields, hidden, heads)

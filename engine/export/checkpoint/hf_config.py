@@ -87,9 +87,9 @@ def rope_spec(fields: Fields, context: int) -> RopeSpec:
     """Read the rotary settings in either spelling: ``rope_scaling`` with ``type`` or ``rope_type``
     and a top-level ``rope_theta``, or ``rope_parameters`` that holds all of them.
     """
-    key = "rope_scaling" if fields.has("rope_scaling") else "rope_parameters"
+    key = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
     values = fields.values.get(key)
-    if values is None:
+    if not values:
         return RopeSpec(fields.real("rope_theta", 10000.0))
     if not isinstance(values, Mapping):
         raise fields.wrong(key, "an object", values)
@@ -100,6 +100,8 @@ def rope_spec(fields: Fields, context: int) -> RopeSpec:
     if rope.real("partial_rotary_factor", 1.0) != 1.0:
         raise rope.unsupported("partial_rotary_factor")
     kind = rope.text("rope_type", rope.text("type", "default"))
+    if rope.text("type", kind) != kind:
+        raise rope.wrong("type", f"the same as rope_type {kind!r}", rope.text("type"))
     if kind == "default":
         return RopeSpec(theta)
     if kind == "linear":

@@ -55,6 +55,7 @@ def test_the_model_is_read(tmp_path: Path) -> None:
         ({"llama.rope.scaling.type": "yarn"}, "yarn"),
         ({"llama.attention.sliding_window": 128}, "sliding_window"),
         ({"llama.expert_count": 8}, "expert_count"),
+        ({"split.count": 3}, "split into 3 files"),
         ({"llama.rope.scaling.attn_factor": 1.5}, "attn_factor"),
     ],
 )

@@ -117,6 +117,8 @@ def test_index_and_shards_must_agree(sharded: Path) -> None:
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "dynamic"),
         ({"rope_scaling": {"type": "linear", "factor": -1}}, "factor"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "surprise": 1}}, "surprise"),
+        ({"rope_scaling": {"type": "linear", "rope_type": "default", "factor": 2}}, "same as"),
+        ({"rope_scaling": 3}, "must be an object"),
         ({"num_hidden_layers": True}, "num_hidden_layers"),
         ({"hidden_size": 1 << 40}, "hidden_size"),
         ({"num_key_value_heads": 3}, "multiple"),
@@ -150,6 +152,7 @@ LLAMA3 = {
     [
         ({"rope_parameters": None, "rope_theta": 500.0}, RopeSpec(500.0)),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, RopeSpec(7.0)),
+        ({"rope_parameters": {}, "rope_scaling": {}, "rope_theta": 8.0}, RopeSpec(8.0)),
         (
             {"rope_theta": 9.0, "rope_scaling": {"type": "linear", "factor": 2}},
             RopeSpec(9.0, "linear", 2.0),
