@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
@@ -13,9 +12,6 @@ from app.config import ServerConfig
 from app.loading import Loaded
 from app.service import Service
 from app.serving.context import ServingContext
-from engine.errors import FlareError
-
-logger = logging.getLogger("flare.server")
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -28,7 +24,8 @@ def make_lifespan(
 ) -> Lifespan:
     """The lifespan of ``create_app``: requests are answered (503) while ``source`` is pending.
 
-    ``on_loaded`` is called once, in the event loop, when loading has succeeded or failed.
+    ``on_loaded`` is called once, in the event loop, when loading has succeeded or failed; the
+    service then holds the engine or the error.
     """
 
     @contextlib.asynccontextmanager
@@ -56,7 +53,6 @@ async def _become_ready(
         loaded.engine.start()
         service.become_ready(_context(loaded, config), loaded.engine.metrics.registry)
     except Exception as exc:
-        _log_failure(exc)
         service.fail(exc)
     on_loaded(service)
 
@@ -68,9 +64,3 @@ def _context(loaded: Loaded, config: ServerConfig) -> ServingContext:
         model_names=config.served_model_names or (loaded.engine.model.id,),
         ping_seconds=config.ping_seconds,
     )
-
-
-def _log_failure(exc: Exception) -> None:
-    """An error with a meaning is told by the command line; others need their traceback."""
-    known = isinstance(exc, FlareError)
-    logger.log(logging.DEBUG if known else logging.ERROR, "loading failed", exc_info=exc)
