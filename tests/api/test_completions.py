@@ -1,0 +1,236 @@
+"""Text completions over HTTP: prompts, stops, echo, log probabilities, usage."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, stream_events
+from tests.support.words import byte_ids, piece_ids
+
+PATH = "/v1/completions"
+
+
+async def same(api: Api, **fields: Any) -> list[dict[str, Any]]:
+    """Ask for the answer whole and streamed; assert that they agree; return the whole choices."""
+    whole = (await api.complete(return_token_ids=True, **fields)).json()
+    events = await stream_events(api.http, PATH, {"return_token_ids": True, **fields})
+    assert events.done
+    for choice in whole["choices"]:
+        chunks = events.of(choice["index"])
+        assert "".join(c["text"] for c in chunks) == choice["text"]
+        assert [i for c in chunks for i in c["token_ids"]] == choice["token_ids"]
+        assert [c["finish_reason"] for c in chunks if c["finish_reason"]] == [
+            choice["finish_reason"]
+        ]
+        assert chunks[-1]["finish_reason"] == choice["finish_reason"]
+        for key in choice["logprobs"] or ():
+            assert [x for c in chunks for x in (c["logprobs"] or {key: []})[key]] == (
+                choice["logprobs"][key]
+            )
+    choices: list[dict[str, Any]] = whole["choices"]
+    return choices
+
+
+async def test_end_token_ends_with_stop_and_is_not_shown(api: Api) -> None:
+    api.script("x", piece_ids("one", " two"))
+    (choice,) = await same(api, prompt="x", max_tokens=20)
+    assert choice["text"] == "one two"
+    assert choice["finish_reason"] == "stop"
+    assert choice["token_ids"] == [*piece_ids("one", " two"), 0]
+    usage = (await api.complete(prompt="x", max_tokens=20)).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (1, 3, 4)
+
+
+async def test_max_tokens_ends_with_length(api: Api) -> None:
+    api.script("x", piece_ids("one", " two", " three"))
+    (choice,) = await same(api, prompt="x", max_tokens=2)
+    assert (choice["text"], choice["finish_reason"]) == ("one two", "length")
+
+
+@pytest.mark.parametrize("extra", [{}, {"max_tokens": None}])
+async def test_default_is_sixteen_tokens(api: Api, extra: dict[str, None]) -> None:
+    api.script("x", piece_ids(b"a" * 40))
+    (choice,) = await same(api, prompt="x", **extra)
+    assert choice["text"] == "a" * 16
+
+
+async def test_default_is_cut_to_the_context(api: Api) -> None:
+    prompt = "p" * 250
+    api.script(prompt, piece_ids(b"a" * 40))
+    (choice,) = await same(api, prompt=prompt)
+    assert (choice["text"], choice["finish_reason"]) == ("a" * 6, "length")
+
+
+@pytest.mark.parametrize("stop", ["DEFHIJK", ["zzz", "EFHIJ"], ["HIJK", "FHI"], "AB"])
+async def test_stop_across_tokens_is_never_sent(api: Api, stop: Any) -> None:
+    pieces = piece_ids("ABC", "DEF", "HI", "JK", "one")
+    api.script("x", pieces)
+    text = "ABCDEFHIJKone"
+    stops = [stop] if isinstance(stop, str) else stop
+    ends = {s: text.index(s) + len(s) for s in stops if s in text}
+    first = min(ends, key=ends.__getitem__)
+    (choice,) = await same(api, prompt="x", max_tokens=20, stop=stop, logprobs=1)
+    assert choice["text"] == text[: text.index(first)]
+    assert choice["finish_reason"] == "stop"
+    await api.idle()
+
+
+async def test_stop_string_ends_the_sequence_in_the_engine(api: Api) -> None:
+    api.script("x", piece_ids("ABC", "END", *[b"a"] * 200))
+    (choice,) = await same(api, prompt="x", max_tokens=200, stop="END")
+    assert choice["text"] == "ABC"
+    assert choice["token_ids"] == piece_ids("ABC", "END")
+    await api.idle()
+
+
+@pytest.mark.parametrize(("max_tokens", "reason"), [(2, "length"), (20, "stop")])
+async def test_held_text_is_flushed_at_the_end(api: Api, max_tokens: int, reason: str) -> None:
+    api.script("x", piece_ids("ABC", "DEF"))
+    (choice,) = await same(api, prompt="x", max_tokens=max_tokens, stop=["DEFHI"], logprobs=0)
+    assert (choice["text"], choice["finish_reason"]) == ("ABCDEF", reason)
+    assert choice["logprobs"]["tokens"] == ["ABC", "DEF"]
+
+
+async def test_stop_string_can_be_kept(api: Api) -> None:
+    api.script("x", piece_ids("ABC", "DEF", "HI"))
+    (choice,) = await same(
+        api, prompt="x", max_tokens=9, stop=["CDE"], include_stop_str_in_output=True
+    )
+    assert (choice["text"], choice["finish_reason"]) == ("ABCDE", "stop")
+
+
+async def test_stop_strings_do_not_count_within_min_tokens(api: Api) -> None:
+    api.script("x", piece_ids("ABC", "END", "one", "END", "JK"))
+    (choice,) = await same(api, prompt="x", max_tokens=9, stop=["END"], min_tokens=2)
+    assert choice["text"] == "ABCENDone"
+
+
+async def test_stop_token_ids_and_ignore_eos(api: Api) -> None:
+    ids = piece_ids("one", "<|im_end|>", " two", " three")
+    api.script("x", ids)
+    (choice,) = await same(
+        api, prompt="x", max_tokens=9, ignore_eos=True, stop_token_ids=piece_ids(" three")
+    )
+    assert (choice["text"], choice["finish_reason"]) == ("one two", "stop")
+    assert choice["token_ids"] == ids
+    (choice,) = await same(
+        api, prompt="x", max_tokens=3, ignore_eos=True, skip_special_tokens=False
+    )
+    assert choice["text"] == "one<|im_end|> two"
+
+
+async def test_characters_split_over_tokens_come_whole(api: Api) -> None:
+    api.script("x", piece_ids("\U0001f600\u4e2d!".encode(), b"\xf0\x9f"))
+    events = await stream_events(api.http, PATH, {"prompt": "x", "max_tokens": 30})
+    texts = [c["text"] for c in events.of() if c["text"]]
+    assert texts == ["\U0001f600", "\u4e2d", "!", "\ufffd"]
+    (choice,) = await same(api, prompt="x", max_tokens=30, logprobs=1)
+    assert choice["text"] == "\U0001f600\u4e2d!\ufffd"
+    assert choice["logprobs"]["tokens"][:2] == ["bytes:\\xf0", "bytes:\\x9f"]
+    assert len(choice["logprobs"]["tokens"]) == 10
+
+
+async def test_continuation_of_a_split_character(api: Api) -> None:
+    prompt = list(byte_ids("x")) + piece_ids(b"\xf0\x9f")
+    scripts = api.parts.device.behaviour.scripts
+    assert isinstance(scripts, dict)
+    scripts[tuple(prompt)] = piece_ids(b"\x98\x80", "one")
+    (choice,) = await same(api, prompt=prompt, max_tokens=9)
+    assert choice["text"] == "\U0001f600one"
+    (choice,) = await same(api, prompt=prompt, max_tokens=9, echo=True, logprobs=0)
+    assert choice["text"] == "x\U0001f600one"
+    assert choice["logprobs"]["text_offset"] == [0, 1, 1, 1, 1, 2]
+
+
+async def test_echo_with_logprobs(api: Api) -> None:
+    api.script("Alpha beta", piece_ids("one", " two", b"a", b"b", b"c"))
+    (choice,) = await same(api, prompt="Alpha beta", echo=True, logprobs=2, max_tokens=5)
+    lists = choice["logprobs"]
+    assert choice["text"] == "Alpha betaone twoabc"
+    assert "".join(lists["tokens"]) == choice["text"]
+    assert lists["text_offset"] == [*range(10), 10, 13, 17, 18, 19]
+    assert lists["token_logprobs"][0] is None and lists["top_logprobs"][0] is None
+    assert all(value < 0 for value in lists["token_logprobs"][1:])
+    assert all(2 <= len(top) <= 3 for top in lists["top_logprobs"][1:])
+
+
+async def test_echo_without_logprobs(api: Api) -> None:
+    api.script("x", piece_ids("one"))
+    (choice,) = await same(api, prompt="x", echo=True, max_tokens=5)
+    assert (choice["text"], choice["logprobs"]) == ("xone", None)
+
+
+async def test_scoring_call(api: Api) -> None:
+    prompt = "Your answer: Yes"
+    fields = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 0}
+    (choice,) = await same(api, **fields)
+    values = choice["logprobs"]["token_logprobs"]
+    assert choice["text"] == prompt
+    assert choice["finish_reason"] == "length"
+    assert len(values) == len(prompt) and values[0] is None and None not in values[1:]
+    usage = (await api.complete(**fields)).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(prompt), 0)
+    await api.alive()
+
+
+async def test_scores_do_not_depend_on_the_cache(api: Api) -> None:
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 1}
+    prompt = "0123456789abcdef" * 7 + "tail."
+    cold = (await api.complete(prompt=prompt, **fields)).json()["choices"]
+    warm = (await api.complete(prompt=prompt, **fields)).json()["choices"]
+    shared = (await api.complete(prompt=prompt[:112] + "other", **fields)).json()["choices"]
+    assert cold == warm
+    assert len(shared[0]["logprobs"]["tokens"]) == 118
+    assert (
+        shared[0]["logprobs"]["token_logprobs"][:112]
+        == (cold[0]["logprobs"]["token_logprobs"][:112])
+    )
+
+
+async def test_no_tokens_wanted(api: Api) -> None:
+    (choice,) = await same(api, prompt="x", max_tokens=0)
+    assert (choice["text"], choice["finish_reason"]) == ("", "length")
+
+
+async def test_several_prompts_and_choices(api: Api) -> None:
+    api.script("a", piece_ids("one"))
+    api.script("b", piece_ids(" two"))
+    choices = await same(api, prompt=["a", "b"], n=2, max_tokens=5)
+    assert [c["index"] for c in choices] == [0, 1, 2, 3]
+    assert [c["text"] for c in choices] == ["one", "one", " two", " two"]
+    body = (await api.complete(prompt=["a", "b"], n=2, best_of=2, max_tokens=5)).json()
+    assert body["usage"]["prompt_tokens"] == 2
+    assert body["usage"]["completion_tokens"] == 8
+
+
+async def test_token_id_prompts(api: Api) -> None:
+    api.script("ab", piece_ids("one"))
+    (text,) = await same(api, prompt="ab", max_tokens=5)
+    (ids,) = await same(api, prompt=list(byte_ids("ab")), max_tokens=5)
+    lists = await same(api, prompt=[list(byte_ids("ab")), list(byte_ids("ab"))], max_tokens=5)
+    assert [text["text"], ids["text"], *(c["text"] for c in lists)] == ["one"] * 4
+
+
+async def test_choices_have_their_own_seeds(api: Api) -> None:
+    fields = {"prompt": "q", "n": 3, "temperature": 1, "seed": 7, "max_tokens": 12}
+    choices = await same(api, **fields)
+    assert len({tuple(c["token_ids"]) for c in choices}) == 3
+    (alone,) = await same(api, **{**fields, "n": 1})
+    assert alone["token_ids"] == choices[0]["token_ids"]
+
+
+async def test_cached_tokens_are_reported(api: Api) -> None:
+    prompt = "0123456789abcdef" * 3
+    first = (await api.complete(prompt=prompt, max_tokens=1)).json()["usage"]
+    second = (await api.complete(prompt=prompt, max_tokens=1)).json()["usage"]
+    salted = (await api.complete(prompt=prompt, max_tokens=1, cache_salt="s")).json()["usage"]
+    cached = [u["prompt_tokens_details"]["cached_tokens"] for u in (first, second, salted)]
+    assert cached == [0, 32, 0]
+
+
+async def test_answer_names_model_and_core(api: Api) -> None:
+    body = (await api.complete(prompt="x")).json()
+    assert body["object"] == "text_completion"
+    assert body["model"] == "scripted"
+    assert body["system_fingerprint"] == "fp_" + "0" * 12
+    assert body["id"].startswith("cmpl-")
