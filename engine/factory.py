@@ -1,0 +1,173 @@
+"""The composition root: from a configuration to a loaded, selected, pruned engine."""
+
+import logging
+from dataclasses import dataclass
+
+from engine.batch.plan import Planner
+from engine.cache.kv import KVCache
+from engine.client import Engine
+from engine.config import EngineConfig
+from engine.core.reader import Core, open_core
+from engine.core.schema import Manifest
+from engine.core.validate import validate
+from engine.describe import Serving, describe
+from engine.limits import run_limits
+from engine.load.budget import Budget, plan_budget, size_text
+from engine.load.memory import available_bytes
+from engine.load.plan import RankPlan, rank_plans
+from engine.load.prune import Pruned, count, prune, storage_bytes
+from engine.load.select import LoadLimits, Selection, select
+from engine.loop import EngineLoop
+from engine.metrics import EngineMetrics
+from engine.phases import Phases
+from engine.ranks.devices import open_device
+from engine.ranks.local import (
+    LocalRank,
+    OpenDevice,
+    device_spec,
+    instantiate,
+    warm,
+)
+from engine.runtime.runner import ModelRunner
+from engine.runtime.tables import SlotTables
+from engine.schedule.admission import Admission
+from engine.schedule.scheduler import Scheduler
+from engine.types import ModelInfo
+
+logger = logging.getLogger("flare.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """All that is decided before any device memory is taken. ``ranks``: what each is told."""
+
+    limits: LoadLimits
+    selection: Selection
+    pruned: Pruned
+    ranks: tuple[RankPlan, ...]
+
+
+def load_engine(config: EngineConfig, open_with: OpenDevice | None = None) -> Engine:
+    """Load an engine: open, validate, select, prune, budget, instantiate, warm up.
+
+    Blocks; start the engine in an event loop afterwards. ``open_with`` replaces the device of
+    the plan (tests). Raises SettingsError, CoreError, SelectionError or DeviceError.
+    """
+    phases = Phases()
+    with phases.time("open"):
+        core = open_core(config.core)
+    try:
+        engine = _load(config, core, phases, open_with)
+    finally:
+        core.close()
+    logger.info("loaded in %.0f ms", 1000 * phases.seconds["total"])
+    return engine
+
+
+def _load(config: EngineConfig, core: Core, phases: Phases, open_with: OpenDevice | None) -> Engine:
+    with phases.time("validate"):
+        validate(core.manifest)
+    with phases.time("plan"):
+        plan = plan_load(config, core.manifest)
+    with phases.time("device"):
+        spec = device_spec(plan.ranks[0], core, plan.pruned)
+        device = open_with(spec) if open_with else open_device(spec, config.threads, config.cpu_isa)
+    with phases.time("instantiate"):
+        rank = instantiate(plan.ranks[0], device, plan.pruned)
+    with phases.time("verify"):
+        core.verify_storage()
+    with phases.time("warm"):
+        warm(rank, plan.pruned.graphs, core.manifest.model.kv.block_size)
+    metrics = EngineMetrics(plan.pruned.graphs)
+    engine = _assemble(config, core.manifest, plan, rank, metrics)
+    metrics.loaded(phases.seconds)
+    return engine
+
+
+def plan_load(config: EngineConfig, manifest: Manifest) -> LoadPlan:
+    """Decide what is loaded, on every rank; touches no device."""
+    limits = run_limits(config, manifest)
+    selection = select(manifest.catalog, manifest.default_mixed, config.mixed_prefill, limits)
+    pruned = prune(manifest.catalog, selection)
+    budget = _budget(config, manifest, limits, pruned)
+    size = manifest.identity.tensor_parallel_size
+    ranks = rank_plans(str(config.core), manifest.root_digest, size, selection, limits, budget)
+    _log_plan(selection, pruned, budget)
+    return LoadPlan(limits, selection, pruned, ranks)
+
+
+def _budget(config: EngineConfig, manifest: Manifest, limits: LoadLimits, pruned: Pruned) -> Budget:
+    """Size the cache; the null block, which no sequence can own, counts as workspace."""
+    kv = manifest.model.kv
+    return plan_budget(
+        kv,
+        limits,
+        storage_bytes(pruned.storage, 0),
+        pruned.workspace_bytes + kv.bytes_per_block,
+        available_bytes(),
+        config.kv_cache_bytes,
+    )
+
+
+def _log_plan(selection: Selection, pruned: Pruned, budget: Budget) -> None:
+    logger.info(
+        "%s graphs: %d retained, %d pruned; cache of %d blocks (%s)",
+        selection.family.value,
+        len(pruned.graphs),
+        len(selection.pruned),
+        budget.num_blocks,
+        size_text(budget.kv_bytes),
+    )
+    for name, reason in selection.ineligible:
+        logger.info("graph %s is not eligible: %s", name, reason)
+    if budget.message is not None:
+        logger.warning("%s", budget.message)
+
+
+def _assemble(
+    config: EngineConfig,
+    manifest: Manifest,
+    plan: LoadPlan,
+    rank: LocalRank,
+    metrics: EngineMetrics,
+) -> Engine:
+    """Connect scheduler, planner, runner and loop over a warm rank."""
+    kv, told = manifest.model.kv, rank.plan
+    cache = KVCache(told.num_blocks + 1, kv.block_size, config.prefix_cache)
+    scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens)
+    tables = SlotTables(scheduler.max_running, told.max_model_len, kv.block_size)
+    runner = ModelRunner(rank.device, rank.executables, tables)
+    loop = EngineLoop(scheduler, Planner(plan.pruned.graphs), runner, metrics)
+    info = _model_info(manifest, told.max_model_len)
+    serving = Serving(
+        scheduler.max_running,
+        told.max_model_len,
+        told.max_step_tokens,
+        cache.capacity,
+        kv.block_size,
+        config.prefix_cache,
+    )
+    counts = count(manifest.catalog, plan.pruned)
+    return Engine(
+        info,
+        describe(str(config.core), manifest, plan.selection, counts, plan.ranks, serving),
+        Admission(cache, info.vocab_size, info.context_length, info.eos_token_ids),
+        scheduler,
+        loop,
+        metrics,
+        config.max_queue,
+    )
+
+
+def _model_info(manifest: Manifest, context_length: int) -> ModelInfo:
+    model = manifest.model
+    return ModelInfo(
+        id=model.id,
+        architecture=model.architecture,
+        context_length=context_length,
+        quantization=model.quantization,
+        vocab_size=model.vocab_size,
+        eos_token_ids=frozenset(model.eos_token_ids),
+        core_digest=manifest.root_digest,
+        created=manifest.identity.created,
+    )

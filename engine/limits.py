@@ -1,0 +1,63 @@
+"""What a run allows: the core's limits, or lower ones that the configuration asks for."""
+
+from typing import Literal
+
+from engine.config import EngineConfig
+from engine.core.schema import Manifest
+from engine.errors import SettingsError
+from engine.load.select import LoadLimits
+
+
+def run_limits(config: EngineConfig, manifest: Manifest) -> LoadLimits:
+    """Resolve the limits and the device. Raises SettingsError naming the setting at fault."""
+    check_supported(config, manifest)
+    exported = manifest.limits
+    device: Literal["cpu", "cuda"] = manifest.identity.device
+    if config.device != "auto":
+        device = config.device
+    return LoadLimits(
+        lowered("max_num_seqs", config.max_num_seqs, exported.max_num_seqs),
+        lowered("max_model_len", config.max_model_len, exported.max_model_len),
+        lowered("max_step_tokens", config.max_step_tokens, exported.max_step_tokens),
+        device,
+    )
+
+
+def lowered(name: str, asked: int | None, exported: int) -> int:
+    """Return the limit asked for, or the exported one. Raises SettingsError when it is higher."""
+    if asked is None:
+        return exported
+    if asked < 1:
+        raise SettingsError(f"{name} must be at least 1, not {asked}")
+    if asked > exported:
+        raise SettingsError(
+            f"{name} {asked} is above what the core was exported for ({exported})",
+            hint=f"a run can only lower it; export the core again with a higher {name}",
+        )
+    return asked
+
+
+def check_supported(config: EngineConfig, manifest: Manifest) -> None:
+    """Refuse by name what this engine does not serve. Raises SettingsError."""
+    if config.speculative != "off":
+        raise SettingsError(
+            f"speculative {config.speculative} is not supported: only off is",
+            hint="leave FLARE_SPECULATIVE out",
+        )
+    if config.draft_tokens:
+        raise SettingsError(f"draft_tokens {config.draft_tokens} needs a speculative method")
+    size = manifest.identity.tensor_parallel_size
+    if config.tensor_parallel_size not in (None, size):
+        raise SettingsError(
+            f"tensor_parallel_size {config.tensor_parallel_size} does not match the core, "
+            f"which was exported for {size}"
+        )
+    if size > 1:
+        raise SettingsError(
+            f"tensor_parallel_size {size} is not supported: only 1 is",
+            hint="export the core with --tensor-parallel-size 1",
+        )
+    for name in ("threads", "max_queue", "kv_cache_bytes"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"{name} must be at least 1, not {value}")
