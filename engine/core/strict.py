@@ -6,7 +6,7 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from engine.core.errors import FormatError
 
@@ -50,11 +50,16 @@ def parse_json(data: bytes, file: str) -> Any:
             raise FormatError(f"{file}: {shown(twice)}", "one value per key", "the key twice")
         return result
 
-    def constant(name: str) -> Any:
+    def constant(name: str) -> NoReturn:
         raise FormatError(file, "finite numbers", name)
 
+    def number(text: str) -> float:
+        return float(text) if math.isfinite(float(text)) else constant(text[:_SHOWN])
+
     try:
-        return json.loads(data.decode(), object_pairs_hook=pairs, parse_constant=constant)
+        return json.loads(
+            data.decode(), object_pairs_hook=pairs, parse_constant=constant, parse_float=number
+        )
     except (ValueError, RecursionError) as error:
         raise FormatError(file, "JSON", f"{shown(str(error))}") from error
 
@@ -73,6 +78,11 @@ def decode_with(decoder: Decoder, value: Any, where: str) -> Any:
 def _string(value: Any) -> str:
     if type(value) is not str:
         raise Fault("a string", shown(value))
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Fault("valid Unicode", shown(value)) from None
     return value
 
 
