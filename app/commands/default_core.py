@@ -44,13 +44,25 @@ def ensure_default_core() -> Path:
     return path
 
 
+def export_command(model: str, output: Path) -> list[str]:
+    """The command of the export process.
+
+    -P: a folder named "app" where the user stands must not be taken for this package.
+    """
+    export = ["export", model, "--output", str(output), "--tuning", "fast"]
+    return [sys.executable, "-P", "-m", "app.cli", *export]
+
+
+def export_environment() -> dict[str, str]:
+    """Its environment: this one, with the folder that this package lies in on the path."""
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 def _export(path: Path) -> None:
     print(f"flare: exporting the default model to {path}", file=sys.stderr, flush=True)
-    export = ["export", MODEL, "--output", str(path), "--tuning", "fast"]
-    # -P: a folder named "app" where the user stands must not be taken for this package.
-    command = [sys.executable, "-P", "-m", "app.cli", *export]
-    home = str(Path(__file__).resolve().parents[2])
-    code = subprocess.run(command, env={**os.environ, "PYTHONPATH": home}, check=False).returncode
+    command = export_command(MODEL, path)
+    code = subprocess.run(command, env=export_environment(), check=False).returncode
     if code == 130:
         raise KeyboardInterrupt
     if code != 0:

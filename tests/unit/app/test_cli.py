@@ -1,0 +1,236 @@
+"""The command line: help, versions, exit codes, one line of error, each subcommand's own job."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from app.commands import default_core
+from app.commands.run_options import make_parser
+from app.settings import Settings
+from engine import __version__
+from engine.errors import FlareError, SelectionError, SettingsError
+from tests.support.checkpoints import complete_hf
+from tests.support.cores import CoreSpec, write_core
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLARE_LOG_LEVEL", raising=False)
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"flare {project['version']}\n"
+    assert __version__ == project["version"]
+    assert project["scripts"]["flare"] == "app.cli:main"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        assert cli.main(arguments) == 0
+        text = capsys.readouterr().out
+        assert all(f"\n  {name} " in text for name in cli.COMMANDS)
+        assert "examples:" in text
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help_with_examples(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: flare {name}" in text and f"  flare {name} " in text
+
+
+def test_run_has_an_option_for_every_setting() -> None:
+    options = {option for action in make_parser()._actions for option in action.option_strings}
+    expected = {f"--{name.replace('_', '-')}" for name in Settings.model_fields if name != "core"}
+    assert expected | {"--no-mixed-prefill", "--no-prefix-cache", "-h", "--help"} == options
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve"],
+        ["run", "--prot", "1"],
+        ["run", "--port", "abc"],
+        ["run", "--mixed-pref"],
+        ["run", "a", "b"],
+        ["inspect"],
+        ["export", "smollm2"],
+        ["export", "smollm2", "--output", "x", "--max-num-seqs", "-1"],
+        ["export", "smollm2", "--output", "x", "--tuning", "slow"],
+        ["verify", "core", "--json"],
+    ],
+)
+def test_usage_errors_are_2_with_one_line_and_a_hint(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0].startswith("flare: error: ")
+    assert len(errors) <= 2 and all(line.startswith("hint: ") for line in errors[1:])
+
+
+def test_a_missing_or_broken_core_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = write_core(tmp_path / "a.core")
+    (core / "core.json").write_bytes(b"{")
+    for path in (tmp_path / "missing.core", core):
+        for command in ("inspect", "verify"):
+            assert cli.main([command, str(path)]) == 3
+            assert capsys.readouterr().err.startswith("flare: error: ")
+
+
+def test_report_shows_reasons_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    error = SelectionError("no mixed graph", {"mixed-64": "too large"}, "leave it out")
+    assert cli.report(error) == 4
+    assert capsys.readouterr().err == (
+        "flare: error: no mixed graph\n  mixed-64: too large\nhint: leave it out\n"
+    )
+
+
+def test_unforeseen_errors_are_1_and_debug_shows_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def boom(arguments: list[str]) -> int:
+        raise ZeroDivisionError("inner")
+
+    monkeypatch.setattr(cli, "_dispatch", boom)
+    assert cli.main([]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setenv("FLARE_LOG_LEVEL", "debug")
+    assert cli.main([]) == 1
+    assert "ZeroDivisionError: inner" in capsys.readouterr().err
+
+
+def test_inspect_tells_what_a_selection_prunes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = str(write_core(tmp_path / "a.core"))
+    assert cli.main(["inspect", core, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["selection"]["family"] == "mixed"
+    assert cli.main(["inspect", core, "--no-mixed-prefill", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["selection"]["family"] == "separate"
+    assert found["selection"]["pruned"]["mixed"] == 2
+    assert cli.main(["inspect", core, "--no-mixed-prefill"]) == 0
+    text = capsys.readouterr().out
+    assert "mixed-32" in text and "pruned" in text and "family separate" in text
+
+
+def test_inspect_refuses_what_a_run_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = write_core(tmp_path / "a.core", CoreSpec(mixed=(), default_mixed=False))
+    assert cli.main(["inspect", str(core), "--mixed-prefill"]) == 4
+    assert "mixed" in capsys.readouterr().err
+
+
+def test_verify_names_its_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = write_core(tmp_path / "a.core")
+    assert cli.main(["verify", str(core)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 4 and all(line.startswith("ok ") for line in lines[:-1])
+
+
+def test_export_then_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    complete_hf(tmp_path / "model")
+    target = tmp_path / "tiny.core"
+    arguments = ["export", str(tmp_path / "model"), "--output", str(target), "--max-num-seqs", "4"]
+    arguments += ["--max-step-tokens", "32", "--no-mixed-prefill"]
+    assert cli.main(arguments) == 0
+    assert f"flare run {target}" in capsys.readouterr().out
+    assert cli.main(["inspect", str(target), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["limits"]["max_num_seqs"] == 4
+    assert found["selection"]["captured"]["mixed"] == 0
+    assert cli.main(arguments) == 2  # it exists; --overwrite replaces it
+    assert cli.main([*arguments, "--overwrite"]) == 0
+
+
+def test_default_core_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    expected = tmp_path / "flare" / "cores" / default_core.NAME
+    assert default_core.default_core_path() == expected
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_core.default_core_path().parts[-4:] == (
+        *(".cache", "flare", "cores"),
+        default_core.NAME,
+    )
+
+
+def test_the_default_core_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        calls.append(command)
+        Path(command[command.index("--output") + 1]).mkdir()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(subprocess, "run", run)
+    first = default_core.ensure_default_core()
+    assert default_core.ensure_default_core() == first
+    assert len(calls) == 1 and calls[0][-6:-4] == ["export", "smollm2"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(2, 2), (3, 3), (-9, 1)])
+def test_a_failed_default_export_keeps_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, expected: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    failed: subprocess.CompletedProcess[str] = subprocess.CompletedProcess([], code)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
+    with pytest.raises(FlareError) as caught:
+        default_core.ensure_default_core()
+    assert caught.value.exit_code == expected
+
+
+def test_a_cache_that_cannot_be_written_is_a_settings_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "flare").write_text("a file where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match="cannot write"):
+        default_core.ensure_default_core()
+
+
+def test_the_export_process_ignores_a_folder_named_app(tmp_path: Path) -> None:
+    """The command that ``ensure_default_core`` runs, from where another ``app`` lies."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("raise SystemExit(77)")
+    command = default_core.export_command("smollm2", tmp_path / "x.core")
+    shown = subprocess.run(
+        [*command[: command.index("export")], "--version"],
+        cwd=tmp_path,
+        env=default_core.export_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (shown.returncode, shown.stdout) == (0, f"flare {__version__}\n")
+
+
+def test_starting_imports_no_torch_and_no_export() -> None:
+    """What ``flare run`` imports before and beside the engine."""
+    program = (
+        "import sys, app.main, app.server, app.commands.run, engine.factory;"
+        "bad = [m for m in sys.modules if m.split('.')[0] in"
+        " {'torch', 'transformers', 'rich', 'openai', 'gguf', 'safetensors'}"
+        " or m.startswith(('engine.export', 'engine.models'))];"
+        "sys.exit(', '.join(bad) or 0)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
