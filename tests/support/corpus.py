@@ -2,8 +2,9 @@
 
 import random
 
-_SPELLED = """the model serves a café naïve résumé don't you'll I'm WE'VE it's Ångström Straße Москва
-нейросеть Ελληνικά شجرة كتاب עברית हिन्दी ภาษาไทย 中文 日本語 漢字かな交じり 한국어 😀 👍🏽 🇫🇷 ½ Ⅷ ٣٤ 〇 ²"""
+_SPELLED = """the model serves a café naïve résumé don't you'll I'm WE'VE it's Ångström
+Straße Москва нейросеть Ελληνικά شجرة كتاب עברית हिन्दी ภาษาไทย 中文 日本語 漢字かな交じり 한국어
+😀 👍🏽 🇫🇷 ½ Ⅷ ٣٤ 〇 ²"""
 _COMPOSED = ("e\u0301", "n\u0303", "a\u0323\u0302", "\U0001f469\u200d\U0001f469\u200d\U0001f467")
 _INVISIBLE = ("\u200f", "\u200b", "\ufeff", "\u00a0", "\u2028")
 WORDS = (*_SPELLED.split(), *_COMPOSED, *_INVISIBLE)
