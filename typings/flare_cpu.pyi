@@ -1,18 +1,24 @@
-"""The native CPU extension: captured-program replay, kernels, sampler. No framework inside."""
+"""The native CPU extension: captured-program replay, kernels, sampler. No framework inside.
 
-from typing import Any
+Wrong sizes and values raise ValueError, wrong types and array layouts TypeError.
+"""
+
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+Isa = Literal["portable", "avx2", "avx512", "amx", "neon"]
+
 def features() -> dict[str, bool]:
     """Instruction sets that this processor (and operating system) gives: avx2, avx512, amx, neon.
 
-    avx512 = F, BW, VL, DQ, VNNI and BF16; amx = avx512 and AMX-TILE, AMX-INT8, AMX-BF16 with permission granted.
+    avx2 = AVX2, FMA and F16C; avx512 = F, BW, VL, DQ, VNNI and BF16; amx = avx512 and AMX-TILE,
+    AMX-INT8, AMX-BF16 with permission granted; neon = ASIMD with dot products.
     """
 
 class ThreadPool:
-    """Persistent threads; the caller is thread 0. Spins, then parks when idle."""
+    """Persistent unpinned threads; the caller is thread 0. Spins, then parks when idle."""
 
     def __init__(self, threads: int) -> None: ...
     @property
@@ -21,9 +27,9 @@ class ThreadPool:
 class Context:
     """All that the executables of one rank share: pool, ISA path, arena, inputs, KV state.
 
-    sizes: max_tokens, max_seqs (segments), max_logits, max_blocks (per sequence), logits_width.
-    kv: layers, kv_heads, head_dim, block_size, num_blocks. Memory is 64-byte aligned, zeroed,
-    and huge-page advised.
+    max_tokens, max_seqs (segments) and max_logits are the largest of all programs; max_blocks is
+    per sequence. block_size must be 64. Memory is aligned, zeroed, huge-page advised, and takes
+    space only once it is touched. Arrays are views that keep the context alive.
     """
 
     def __init__(
@@ -43,44 +49,76 @@ class Context:
     ) -> None: ...
     @property
     def isa(self) -> str: ...
-    token_ids: NDArray[np.int32]
-    positions: NDArray[np.int32]
-    slots: NDArray[np.int32]
-    seg_starts: NDArray[np.int32]  # max_seqs + 1
-    seq_lens: NDArray[np.int32]
-    block_tables: NDArray[np.int32]  # [max_seqs, max_blocks]
-    logit_rows: NDArray[np.int32]
-    arena: NDArray[np.uint8]
-    kv_cache: NDArray[np.uint8]
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of working memory of the executables made so far."""
+    @property
+    def token_ids(self) -> NDArray[np.int32]: ...
+    @property
+    def positions(self) -> NDArray[np.int32]: ...
+    @property
+    def slots(self) -> NDArray[np.int32]: ...
+    @property
+    def seg_starts(self) -> NDArray[np.int32]:
+        """max_seqs + 1 entries."""
+    @property
+    def seq_lens(self) -> NDArray[np.int32]: ...
+    @property
+    def block_tables(self) -> NDArray[np.int32]:
+        """[max_seqs, max_blocks]."""
+    @property
+    def logit_rows(self) -> NDArray[np.int32]: ...
+    @property
+    def arena(self) -> NDArray[np.uint8]: ...
+    @property
+    def kv_cache(self) -> NDArray[np.uint8]:
+        """Layers x blocks x KVLayout.block_bytes, flat."""
+
+Operand = tuple[str, int | str]
+Launch = tuple[str, list[Operand], list[Operand], dict[str, int | float | str]]
 
 class Executable:
     """An instantiated program.
 
-    launches: (op, inputs, outputs, ints, floats) per launch, where each operand is
-    ("arena", byte offset) | ("weight", index into weights) | ("input", name) | ("state", ""), and
-    ints / floats are the op's attributes by name (strings are passed in ints as enum codes by the
-    Python wrapper). weights: read-only uint8 views that the executable keeps alive.
+    domain: capacity (tokens, seqs, logits) of the program. launches: (op, inputs, outputs,
+    attributes) per launch, where each operand is ("arena", byte offset) | ("weight", index into
+    weights) | ("input", name) | ("state", name), and attributes are those of engine/ir/ops.py
+    (flags as 0 or 1) plus "rows" ("tokens" or "logits") for rms_norm and linear. weights: byte
+    arrays that the executable keeps alive; packed ones 64-byte aligned.
     """
 
     def __init__(
         self,
         context: Context,
-        launches: list[tuple[str, list[tuple[str, Any]], list[tuple[str, Any]], dict[str, int], dict[str, float]]],
+        domain: tuple[int, int, int],
+        launches: list[Launch],
         weights: list[NDArray[np.uint8]],
     ) -> None: ...
-    def replay(self, tokens: int, seqs: int, generated_tokens: int, generated_seqs: int, logits: int, generated_logits: int) -> None:
+    def replay(
+        self,
+        tokens: int,
+        seqs: int,
+        generated_tokens: int,
+        generated_seqs: int,
+        logits: int,
+        generated_logits: int,
+    ) -> None:
         """Run the program on the rows that the context's inputs hold. Releases the GIL.
 
-        Raises ValueError when the counts exceed the capacities of the context.
+        Raises ValueError, before anything runs, when counts exceed the domain or inputs are out
+        of range or contradict each other.
         """
 
 class Sampler:
-    """Per-slot sampling state and the native sampler.
+    """Per-slot sampling state and the native sampler (order of processing: flare/sampler.h).
 
-    Every array is preallocated by the caller; ``sample`` allocates nothing and releases the GIL.
+    Every array is preallocated by the caller; outputs must be C-contiguous. ``sample`` and
+    ``score`` release the GIL.
     """
 
-    def __init__(self, pool: ThreadPool, vocab_size: int, logits_width: int, slots: int) -> None: ...
+    def __init__(
+        self, pool: ThreadPool, isa: str, vocab_size: int, logits_width: int, slots: int
+    ) -> None: ...
     def set(
         self,
         slot: int,
@@ -98,26 +136,40 @@ class Sampler:
         prompt_ids: NDArray[np.int32],
         output_ids: NDArray[np.int32],
     ) -> None:
-        """Start a slot: parameters and history (output_ids non-empty after a preemption)."""
+        """Start a slot: parameters and history (output_ids non-empty after a preemption).
+
+        seed: 0 to 2**64 - 1. History is kept only where a penalty is set. stop_ids that the
+        vocabulary does not hold are dropped: they are never drawn.
+        """
     def clear(self, slot: int) -> None: ...
+    def rewind(self, slot: int, count: int) -> None:
+        """Take back the last ``count`` drawn tokens of a slot's history (rejected drafts)."""
     def sample(
         self,
-        logits: NDArray[np.float32],  # [rows, logits_width]
-        rows: int,
+        logits: NDArray[np.float32],
+        rows: NDArray[np.int32],
         slots: NDArray[np.int32],
-        positions: NDArray[np.int32],  # position of the token being drawn, for the seed
-        forbid_stop: NDArray[np.uint8],  # 1: the slot's stop ids may not be drawn (min_tokens)
-        top_n: NDArray[np.int32],  # -1: no logprobs; 0..20 alternatives
-        tokens: NDArray[np.int32],  # out
-        logprobs: NDArray[np.float32],  # out, of the drawn token
-        top_ids: NDArray[np.int32],  # out [rows, 20]
-        top_logprobs: NDArray[np.float32],  # out [rows, 20]
+        positions: NDArray[np.int32],
+        forbid_stop: NDArray[np.uint8],
+        top_n: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        logprobs: NDArray[np.float32],
+        top_ids: NDArray[np.int32],
+        top_logprobs: NDArray[np.float32],
     ) -> None:
-        """Draw one token per row and add it to the slot's history. Greedy ties: lowest id."""
+        """Draw one token per entry of ``rows`` (rows of logits [n, logits_width]).
+
+        positions: absolute position of the token being drawn; with the seed it fixes the draw.
+        forbid_stop: 1 forbids the slot's stop ids (min_tokens). top_n: -1 for no log
+        probabilities, else 0..20 alternatives. Outputs: tokens (-1: the row's logits are not
+        finite, or no id is left), logprobs (NaN where not asked), top_ids [n, 20] (-1 behind
+        top_n), top_logprobs [n, 20]. Entries of one slot must be adjacent; they are drawn in
+        order, each seeing the tokens before it. Greedy ties: lowest id.
+        """
     def score(
         self,
         logits: NDArray[np.float32],
-        rows: int,
+        rows: NDArray[np.int32],
         targets: NDArray[np.int32],
         top_n: NDArray[np.int32],
         logprobs: NDArray[np.float32],
@@ -134,5 +186,15 @@ def test_linear(
     n: int,
     k: int,
     numerics: str,
+    bias: NDArray[np.float32] | None = None,
+    residual: NDArray[np.float32] | None = None,
+    activation: str = "none",
+    generated_rows: int | None = None,
+    prompt_numerics: str | None = None,
+    in_place: bool = False,
 ) -> NDArray[np.float32]:
-    """One linear, rows of one class, through the context's ISA path (for kernel tests)."""
+    """One linear through the context's ISA path (for kernel tests).
+
+    Rows [0, generated_rows) (default: all) use ``numerics``, the others ``prompt_numerics``
+    (default: the same). in_place: the residual is read from the output array.
+    """

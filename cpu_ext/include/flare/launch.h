@@ -1,0 +1,78 @@
+// Launches as they arrive from outside, and the checked steps that they become.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "flare/context.h"
+#include "flare/kernels.h"
+
+namespace flare {
+
+struct Operand {
+  enum class Kind { arena, weight, input, state };
+  Kind kind;
+  int64_t value = 0;  // byte offset in the arena, or index of the weight
+  std::string name;   // of the input
+};
+
+using Attribute = std::variant<int64_t, double, std::string>;
+
+struct LaunchSpec {
+  std::string op;
+  std::vector<Operand> inputs;
+  std::vector<Operand> outputs;
+  std::map<std::string, Attribute> attributes;
+};
+
+struct WeightView {
+  const uint8_t* data;
+  size_t bytes;
+};
+
+// The largest batch of a program (engine/ir/program.py, Domain).
+struct Domain {
+  int64_t tokens, seqs, logits;
+};
+
+enum class Rows { tokens, logits };
+
+struct EmbedStep {
+  Layout layout;
+  const uint8_t* weight;
+  int vocab, width;
+  float* y;
+};
+struct NormStep {
+  RmsNormArgs args;
+  Rows rows;
+};
+struct LinearStep {
+  LinearArgs args;  // rows and generated_rows are set at the replay
+  Rows rows;
+};
+struct RopeStep {
+  RopeStoreArgs args;
+  int64_t angles;  // rows of the rope table
+};
+struct AttentionStep {
+  AttentionArgs args;  // partials are set at the replay
+  int number;          // of the attention steps before it
+};
+struct GatherStep {
+  const float* x;
+  float* y;
+  int width;
+};
+using Step =
+    std::variant<EmbedStep, NormStep, LinearStep, RopeStep, AttentionStep, GatherStep>;
+
+// Checks every launch against the op set (engine/ir/ops.py), the context's sizes, the domain and
+// the weights' sizes. Throws std::invalid_argument that names the launch and the fault.
+std::vector<Step> read_launches(const std::vector<LaunchSpec>& launches, const Context& context,
+                                const Domain& domain, const std::vector<WeightView>& weights);
+
+}  // namespace flare

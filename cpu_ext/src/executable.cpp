@@ -1,0 +1,238 @@
+// Replay of a program: one parallel region, a barrier between launches. See executable.h.
+#include "flare/executable.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+namespace flare {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
+
+void check_range(const int32_t* values, int64_t count, int64_t low, int64_t high,
+                 const char* name) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (values[i] < low || values[i] >= high) {
+      fail(std::string(name) + "[" + std::to_string(i) + "] = " + std::to_string(values[i]) +
+           " is not within " + std::to_string(low) + " to " + std::to_string(high - 1));
+    }
+  }
+}
+
+void check_count(int64_t value, int64_t low, int64_t high, const char* name) {
+  if (value < low || value > high) {
+    fail(std::string(name) + " must be " + std::to_string(low) + " to " + std::to_string(high) +
+         ", not " + std::to_string(value));
+  }
+}
+
+// The share of thread `tid` in `total` units.
+struct Share {
+  int64_t first, last;
+  Share(int64_t total, int tid, int threads)
+      : first(total * tid / threads), last(total * (tid + 1) / threads) {}
+};
+
+}  // namespace
+
+Executable::Executable(std::shared_ptr<Context> context, const Domain& domain,
+                       const std::vector<LaunchSpec>& launches,
+                       const std::vector<WeightView>& weights)
+    : context_(std::move(context)), domain_(domain) {
+  const ContextSizes& sizes = context_->sizes();
+  check_count(domain.tokens, 1, sizes.max_tokens, "the domain's tokens");
+  check_count(domain.seqs, 1, sizes.max_seqs, "the domain's seqs");
+  check_count(domain.logits, 0, sizes.max_logits, "the domain's logits");
+  steps_ = read_launches(launches, *context_, domain_, weights);
+  reserve();
+}
+
+// Takes all memory that a replay needs.
+void Executable::reserve() {
+  const std::lock_guard<std::mutex> turn(context_->turn());
+  const int threads = context_->pool().threads();
+  size_t scratch = 0;
+  int attentions = 0;
+  plan_.threads = threads;
+  plan_.kv_heads = context_->shape().kv_heads;
+  plan_.group = 0;
+  for (Step& step : steps_) {
+    if (const auto* linear = std::get_if<LinearStep>(&step)) {
+      const int64_t rows = linear->rows == Rows::tokens ? domain_.tokens : domain_.logits;
+      scratch = std::max(scratch, linear_scratch_bytes(static_cast<int>(rows), linear->args.k,
+                                                       linear->args.n, threads));
+    } else if (const auto* embed = std::get_if<EmbedStep>(&step)) {
+      vocab_ = vocab_ == 0 ? embed->vocab : std::min<int64_t>(vocab_, embed->vocab);
+    } else if (const auto* rope = std::get_if<RopeStep>(&step)) {
+      angles_ = angles_ == 0 ? rope->angles : std::min(angles_, rope->angles);
+    } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+      ++attentions;
+      if (plan_.group != 0 && plan_.group != attention->args.group) {
+        fail("all attention launches of a program must have the same heads");
+      }
+      plan_.group = attention->args.group;
+    }
+  }
+  context_->reserve_scratch(scratch);
+  if (plan_.group == 0) return;
+  plan_.reserve(domain_.tokens, domain_.seqs, context_->sizes().max_blocks * kKeyTile);
+  const int stride = 32 + context_->shape().padded_dim;
+  context_->reserve_partials(static_cast<size_t>(plan_.max_partials * stride));
+  claims_ = std::vector<Counter>(static_cast<size_t>(attentions));
+  merges_ = std::vector<Counter>(
+      static_cast<size_t>(plan_.max_split_groups() * context_->shape().kv_heads));
+}
+
+int Executable::rows(Rows rows) const {
+  return static_cast<int>(rows == Rows::tokens ? shape_.tokens : shape_.logits);
+}
+
+void Executable::check(const BatchShape& s) const {
+  check_count(s.tokens, 1, domain_.tokens, "tokens");
+  check_count(s.seqs, 1, std::min(domain_.seqs, s.tokens), "seqs");
+  check_count(s.logits, 0, std::min(domain_.logits, s.tokens), "logits");
+  check_count(s.generated_tokens, 0, s.tokens, "generated_tokens");
+  check_count(s.generated_seqs, 0, std::min(s.seqs, s.generated_tokens), "generated_seqs");
+  check_count(s.generated_logits, 0, std::min(s.logits, s.generated_tokens), "generated_logits");
+  check_count(s.seqs - s.generated_seqs, 0, s.tokens - s.generated_tokens, "prompt segments");
+  check_rows(s);
+  check_segments(s);
+}
+
+void Executable::check_rows(const BatchShape& s) const {
+  const Context& c = *context_;
+  if (vocab_ > 0) check_range(c.token_ids(), s.tokens, 0, vocab_, "token_ids");
+  if (angles_ > 0) {
+    check_range(c.positions(), s.tokens, 0, angles_, "positions");
+    check_range(c.slots(), s.tokens, 0, c.sizes().num_blocks * kKeyTile, "slots");
+  }
+  check_range(c.logit_rows(), s.generated_logits, 0, s.generated_tokens, "logit_rows");
+  check_range(c.logit_rows() + s.generated_logits, s.logits - s.generated_logits,
+              s.generated_tokens, s.tokens, "logit_rows (of the prompt role)");
+}
+
+void Executable::check_segments(const BatchShape& s) const {
+  const Context& c = *context_;
+  const int32_t* starts = c.seg_starts();
+  if (starts[0] != 0 || starts[s.seqs] != s.tokens ||
+      starts[s.generated_seqs] != s.generated_tokens) {
+    fail("seg_starts must begin with 0, end with tokens and change role at generated_tokens");
+  }
+  for (int64_t i = 0; i < s.seqs; ++i) {
+    const int64_t rows = int64_t{starts[i + 1]} - starts[i];
+    if (rows < 1) fail("seg_starts[" + std::to_string(i + 1) + "] must exceed the one before");
+    if (plan_.group == 0) continue;
+    const int64_t keys = c.seq_lens()[i];
+    check_count(keys, rows, c.sizes().max_blocks * kKeyTile,
+                ("seq_lens[" + std::to_string(i) + "]").c_str());
+    check_range(c.block_tables() + i * c.sizes().max_blocks, (keys + kKeyTile - 1) / kKeyTile, 0,
+                c.sizes().num_blocks, ("block_tables[" + std::to_string(i) + "]").c_str());
+    for (int64_t row = 0; row < rows; ++row) {
+      if (c.positions()[starts[i] + row] != keys - rows + row) {
+        fail("positions of segment " + std::to_string(i) + " must be consecutive and end at " +
+             std::to_string(keys - 1));
+      }
+    }
+  }
+}
+
+void Executable::replay(const BatchShape& shape) {
+  const std::lock_guard<std::mutex> turn(context_->turn());
+  check(shape);
+  shape_ = shape;
+  if (plan_.group > 0) {
+    plan_.build(context_->seg_starts(), context_->seq_lens(), static_cast<int>(shape.seqs),
+                static_cast<int>(shape.generated_seqs));
+    for (Counter& claim : claims_) claim.value.store(0, std::memory_order_relaxed);
+  }
+  const auto body = [](void* self, int tid) { static_cast<Executable*>(self)->run(tid); };
+  context_->pool().run(body, this);
+}
+
+void Executable::run(int tid) {
+  Barrier& barrier = context_->pool().barrier();
+  bool first = true;
+  for (const Step& step : steps_) {
+    if (!first) barrier.wait();
+    first = false;
+    std::visit([this, tid](const auto& s) { run_step(s, tid); }, step);
+  }
+}
+
+void Executable::run_step(const EmbedStep& step, int tid) {
+  const Share share(shape_.tokens, tid, context_->pool().threads());
+  for (int64_t row = share.first; row < share.last; ++row) {
+    embed_row(step.layout, step.weight, step.width, context_->token_ids()[row],
+              step.y + row * step.width);
+  }
+}
+
+void Executable::run_step(const NormStep& step, int tid) {
+  const Share share(rows(step.rows), tid, context_->pool().threads());
+  context_->kernels().rms_norm(step.args, static_cast<int>(share.first),
+                               static_cast<int>(share.last));
+}
+
+void Executable::run_step(const LinearStep& step, int tid) {
+  LinearArgs args = step.args;
+  args.rows = rows(step.rows);
+  if (args.rows == 0) return;
+  args.generated_rows = static_cast<int>(step.rows == Rows::tokens ? shape_.generated_tokens
+                                                                   : shape_.generated_logits);
+  linear(context_->isa(), args, context_->scratch(), tid, context_->pool().threads(),
+         context_->pool().barrier());
+}
+
+void Executable::run_step(const RopeStep& step, int tid) {
+  const int64_t units = step.args.heads + int64_t{2} * step.args.shape->kv_heads;
+  const Share share(shape_.tokens * units, tid, context_->pool().threads());
+  context_->kernels().rope_store(step.args, share.first, share.last);
+}
+
+// Threads claim items one by one: a thread that the machine holds up delays nothing but its own.
+void Executable::run_step(const AttentionStep& step, int tid) {
+  AttentionArgs args = step.args;
+  args.partials = context_->partials();
+  args.partial_stride = 32 + args.shape->padded_dim;
+  const int heads = args.shape->kv_heads;
+  const int work = static_cast<int>(plan_.items.size()) * heads;
+  std::atomic<int>& claim = claims_[static_cast<size_t>(step.number)].value;
+  if (plan_.prompt_items > 0) context_->kernels().attend_begin();
+  for (int w; (w = claim.fetch_add(1, std::memory_order_relaxed)) < work;) {
+    attend(args, plan_.items[static_cast<size_t>(w / heads)], w % heads, tid);
+  }
+  if (plan_.prompt_items > 0) context_->kernels().attend_end();
+}
+
+void Executable::attend(const AttentionArgs& args, const AttentionItem& item, int kv_head,
+                        int tid) {
+  const Kernels& kernels = context_->kernels();
+  AttentionScratch& scratch = context_->attention(tid);
+  if (item.first_row >= shape_.generated_tokens) {
+    kernels.attend_prompt(args, item, kv_head, scratch);
+    return;
+  }
+  kernels.attend_generated(args, item, kv_head, scratch);
+  if (item.part < 0) return;
+  // Whoever finishes last merges; the counter is then ready for the next layer.
+  const int parts = partitions(item.position + (item.first_query + item.queries - 1) / args.group);
+  std::atomic<int>& done =
+      merges_[static_cast<size_t>(item.counter * args.shape->kv_heads + kv_head)].value;
+  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == parts) {
+    done.store(0, std::memory_order_relaxed);
+    kernels.attend_merge(args, item, kv_head, scratch);
+  }
+}
+
+void Executable::run_step(const GatherStep& step, int tid) {
+  const Share share(shape_.logits, tid, context_->pool().threads());
+  for (int64_t row = share.first; row < share.last; ++row) {
+    const float* from = step.x + int64_t{context_->logit_rows()[row]} * step.width;
+    std::memcpy(step.y + row * step.width, from, static_cast<size_t>(step.width) * 4);
+  }
+}
+
+}  // namespace flare
