@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence as Seq
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
 from engine.batch.plan import Launch, Planner
@@ -15,6 +14,7 @@ from engine.schedule.output import SchedulerOutput
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.types import FinishReason
+from engine.worker import StepThread
 
 logger = logging.getLogger("flare.engine")
 
@@ -42,7 +42,7 @@ class EngineLoop:
         self._empty.set()
         self._closing = False
         self._failed = False
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="flare-replay")
+        self._worker = StepThread("flare-replay")
 
     @property
     def failed(self) -> bool:
@@ -91,6 +91,7 @@ class EngineLoop:
 
         Raises what a step raised, after every stream got an error.
         """
+        self._worker.start()
         try:
             while not self._closing:
                 if self._live or self._gone:
@@ -106,7 +107,7 @@ class EngineLoop:
         finally:
             self._closing = True
             self.end_all("the server is shutting down")
-            self._worker.shutdown(wait=True)
+            self._worker.stop()
 
     def close(self) -> None:
         """Let ``run`` return after the current step."""
@@ -136,8 +137,7 @@ class EngineLoop:
                 raise RuntimeError("sequences are waiting, but none can be scheduled")
             self._runner.apply(output)
             return []
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, self._runner.execute, output, launches)
+        return await self._worker.run(self._runner.execute, output, launches)
 
     def _update(self, output: SchedulerOutput, results: Seq[LaunchResult]) -> None:
         self._scheduler.complete(output)
