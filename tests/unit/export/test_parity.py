@@ -1,0 +1,216 @@
+"""Exported programs on the reference device against transformers, in every kind of launch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import DynamicCache, LlamaForCausalLM
+
+from engine.core.reader import open_core
+from engine.device.base import BatchShape
+from engine.device.reference.device import ReferenceDevice, capacity_of
+from engine.export import formats
+from engine.export.pipeline import export_core
+from engine.export.quantize import quantize_eight_bit, quantize_four_bit
+from engine.export.settings import ExportConfig
+from tests.support.checkpoints import complete_gguf, complete_hf
+
+torch.set_num_threads(1)
+BLOCK = 64
+MAX_BLOCKS = 3
+WANTED = 24
+"""Logits rows that are compared per segment, at most."""
+TYPES = gguf.GGMLQuantizationType
+LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+class RoundedCache(DynamicCache):
+    """Keys and values rounded to bfloat16, as Flare's cache stores them."""
+
+    def update(self, key_states: Any, value_states: Any, *rest: Any, **more: Any) -> Any:
+        rounded = [states.bfloat16().float() for states in (key_states, value_states)]
+        return super().update(*rounded, *rest, **more)
+
+
+def expected_logits(model: LlamaForCausalLM, tokens: list[int]) -> NDArray[np.float32]:
+    with torch.inference_mode():
+        output = model(torch.tensor([tokens]), cache=RoundedCache(config=model.config))
+    return output.logits[0].float().numpy()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows ``tokens`` of sequence ``seq`` from position ``start``; logits of the last ones."""
+
+    seq: int
+    tokens: list[int]
+    start: int = 0
+    generated: bool = False
+
+    @property
+    def wanted(self) -> int:
+        return min(WANTED, len(self.tokens))
+
+
+class Runner:
+    """Fills the inputs of one launch and returns its logits. Sequences have scattered blocks."""
+
+    def __init__(self, path: Path) -> None:
+        core = open_core(path)
+        manifest = core.manifest
+        self.model = manifest.model
+        self.catalog = manifest.catalog
+        weights = {t.name: core.tensor(t.name) for t in manifest.catalog.storage}
+        self.device = ReferenceDevice(
+            manifest.model, capacity_of(manifest.catalog.graphs), weights, 9, MAX_BLOCKS, 4
+        )
+        self.tables = np.array([[7, 2, 5], [0, 8, 3]], np.int32)
+
+    def run(self, graph_id: str, segments: list[Segment]) -> list[NDArray[np.float32]]:
+        """Launch the segments (generated ones first); per segment, its logits."""
+        inputs, row, logit = self.device.inputs, 0, 0
+        for index, segment in enumerate(segments):
+            count = len(segment.tokens)
+            positions = np.arange(segment.start, segment.start + count)
+            rows = slice(row, row + count)
+            table = self.tables[segment.seq]
+            inputs.token_ids[rows] = segment.tokens
+            inputs.positions[rows] = positions
+            inputs.slots[rows] = table[positions // BLOCK] * BLOCK + positions % BLOCK
+            inputs.seg_starts[index : index + 2] = row, row + count
+            inputs.seq_lens[index] = segment.start + count
+            inputs.block_tables[index] = table
+            row += count
+            wanted = np.arange(row - segment.wanted, row)
+            inputs.logit_rows[logit : logit + segment.wanted] = wanted
+            logit += segment.wanted
+        ahead = [segment for segment in segments if segment.generated]
+        generated = sum(len(segment.tokens) for segment in ahead)
+        shape = BatchShape(row, len(segments), logit, generated, len(ahead), generated)
+        graph = next(graph for graph in self.catalog.graphs if graph.id == graph_id)
+        self.device.instantiate(graph, self.catalog.programs[graph.program]).replay(shape)
+        logits = self.device.logits.copy()
+        assert logits.shape == (logit, self.model.logits_width)
+        assert not logits[:, self.model.vocab_size :].any()
+        bounds = np.cumsum([segment.wanted for segment in segments])[:-1]
+        return np.split(logits[:, : self.model.vocab_size], bounds)
+
+
+def check_every_kind(path: Path, model: LlamaForCausalLM) -> None:
+    """Two sequences: whole and chunked prompts, a mixed launch, then decode of both."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(0, 600, size).tolist() for size in (70, 80))
+    want_a, want_b = expected_logits(model, a), expected_logits(model, b)
+    runner = Runner(path)
+    first, second = runner.run("prefill-128", [Segment(0, a[:60]), Segment(1, b[:50])])
+    close(first, want_a[:60])
+    close(second, want_b[:50])
+    (chunk,) = runner.run("prefill-32", [Segment(1, b[50:66], 50)])
+    close(chunk, want_b[50:66])
+    one, rest = runner.run(
+        "mixed-64", [Segment(0, a[60:61], 60, generated=True), Segment(1, b[66:79], 66)]
+    )
+    close(one, want_a[60:61])
+    close(rest, want_b[66:79])
+    both = runner.run("decode-2", [Segment(0, a[61:62], 61, True), Segment(1, b[79:80], 79, True)])
+    close(both[0], want_a[61:62])
+    close(both[1], want_b[79:80])
+    for position in range(62, 70):
+        (row,) = runner.run("decode-1", [Segment(0, [a[position]], position, True)])
+        close(row, want_a[position : position + 1])
+
+
+def close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    """Equal but for float32 rounding, and for cache entries that it tips over to a neighbour."""
+    expected = expected[-WANTED:]
+    assert found.shape == expected.shape
+    scale = np.abs(expected).max(axis=-1, keepdims=True)
+    assert (np.abs(found - expected) / scale).max() < 4e-3
+    assert np.abs(found - expected).mean() / scale.mean() < 4e-4
+
+
+def export(source: Path, output: Path, **options: Any) -> Path:
+    config = ExportConfig(str(source), output, max_num_seqs=8, max_step_tokens=128, **options)
+    return export_core(config)
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS: Mapping[str, dict[str, Any]] = {
+    "grouped": {},
+    "biased": {"attention_bias": True},
+    "tied": {"tie_word_embeddings": True},
+    "sharded": {"shard_bytes": 60_000},
+    "every head": {"num_key_value_heads": 4},
+    "one kv head": {"num_key_value_heads": 1, "head_dim": 24},
+    "odd sizes": {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1,
+                  "head_dim": 10, "intermediate_size": 50, "rms_norm_eps": 1e-6},
+    "bf16": {"dtype": "bf16"},
+    "fp16": {"dtype": "fp16"},
+    "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 9e3, "factor": 4.0}},
+    "llama3 rope": {"rope_parameters": LLAMA3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_directory_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    model = complete_hf(tmp_path / "model", **MODELS[name])
+    state = model.state_dict()
+    for key, value in state.items():
+        if value.ndim == 2:  # stored as bfloat16; vectors keep float32
+            state[key] = value.bfloat16().float()
+    exact = LlamaForCausalLM(model.config).float().eval()
+    exact.load_state_dict(state)
+    check_every_kind(export(tmp_path / "model", tmp_path / "out.core"), exact)
+
+
+@pytest.mark.parametrize("quantization", ["keep", "none"])
+@pytest.mark.parametrize("kind", [TYPES.Q4_0, TYPES.Q4_1, TYPES.Q8_0])
+def test_a_gguf_file_computes_what_its_original_does(
+    kind: TYPES, quantization: str, tmp_path: Path
+) -> None:
+    """The original with the values that quantisation leaves, rows in its own order."""
+    types = {f"{name}.weight": kind for name in LINEARS} | {"token_embd.weight": TYPES.Q8_0}
+    model = complete_gguf(tmp_path / "m.gguf", types, tie_word_embeddings=True, attention_bias=True)
+    for key, parameter in model.named_parameters():
+        value = parameter.data
+        if value.ndim == 2:
+            stored = TYPES.Q8_0 if "embed" in key or "lm_head" in key else kind
+            values = gguf.dequantize(gguf.quantize(value.numpy(), stored), stored)
+            kept = torch.from_numpy(values.copy())
+            value.copy_(kept.bfloat16().float() if quantization == "none" else kept)
+    path = export(tmp_path / "m.gguf", tmp_path / "out.core", quantization=quantization)
+    check_every_kind(path, model)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quantised_directories_compute_with_the_quantised_values(
+    quantization: str, tmp_path: Path
+) -> None:
+    model = complete_hf(tmp_path / "model")
+    path = export(tmp_path / "model", tmp_path / "out.core", quantization=quantization)
+    for key, value in model.state_dict().items():
+        if value.ndim == 2:
+            lookup = "embed" in key or "lm_head" in key
+            values = value.numpy()
+            if quantization == "int8" or lookup:
+                eight = quantize_eight_bit(key, values)
+                kept = formats.expand(eight.codes.astype(np.float32), eight.scales)
+            else:
+                four = quantize_four_bit(key, values)
+                kept = formats.expand(four.codes.astype(np.float32), four.scales, four.minima)
+            assert 0 < np.abs(kept - values).max() < np.abs(values).max() / 5
+            value.copy_(torch.from_numpy(kept))
+    check_every_kind(path, model)
