@@ -30,11 +30,12 @@ def request(
     prompt: Sequence[int],
     max_tokens: int = 8,
     salt: str | None = None,
+    priority: int = 0,
     **sampling: Any,
 ) -> GenerationRequest:
     """A greedy request, unless ``sampling`` says otherwise."""
     params = SamplingParams(**{"max_tokens": max_tokens, "temperature": 0.0, **sampling})
-    return GenerationRequest(name, tuple(prompt), params, cache_salt=salt)
+    return GenerationRequest(name, tuple(prompt), params, cache_salt=salt, priority=priority)
 
 
 async def collect(stream: TokenStream) -> list[TokenDelta]:
