@@ -7,15 +7,18 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.commands.default_core import ensure_default_core
 from app.commands.run_options import make_parser
 from app.listener import bind, url_of
 from app.loading import start_loading
 from app.logging import configure_logging
-from app.service import Service
 from app.settings import Settings
 from app.sources import load_settings, unknown_variables
+
+if TYPE_CHECKING:
+    from app.service import Service
 
 logger = logging.getLogger("flare.server")
 
@@ -37,6 +40,7 @@ def _serve(settings: Settings, core: Path, listener: socket.socket, started: flo
     # Imported here, while the engine loads in its thread: the web stack is most of a start.
     from app.main import create_app
     from app.server import Runner
+    from app.service import Service
 
     service = Service()
     runner = Runner(listener, service, settings.drain_seconds)
@@ -60,7 +64,7 @@ def _serve(settings: Settings, core: Path, listener: socket.socket, started: flo
     return code
 
 
-def announce(url: str, service: Service, settings: Settings, seconds: float) -> None:
+def announce(url: str, service: "Service", settings: Settings, seconds: float) -> None:
     """Say where the server is and how to try it; one log record when logs are JSON."""
     name = service.context.model_names[0]
     if settings.log_format == "json":
