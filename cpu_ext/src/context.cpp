@@ -129,8 +129,8 @@ Context::Context(std::shared_ptr<ThreadPool> pool, Isa isa, const ContextSizes& 
   checked(sizes.arena_bytes, 0, int64_t{1} << 46, "arena_bytes");
   checked(sizes.layers, 1, 4096, "layers");
   const size_t tokens = checked(sizes.max_tokens, 1, kMaxCount, "max_tokens");
-  const size_t seqs = checked(sizes.max_seqs, 1, sizes.max_tokens, "max_seqs");
-  const size_t logits = checked(sizes.max_logits, 1, sizes.max_tokens, "max_logits");
+  const size_t seqs = checked(sizes.max_seqs, 1, kMaxCount, "max_seqs");
+  const size_t logits = checked(sizes.max_logits, 1, kMaxCount, "max_logits");
   const size_t blocks = checked(sizes.max_blocks, 1, (1 << 25) - 1, "max_blocks");
   arena_ = Region(static_cast<size_t>(sizes.arena_bytes));
   cache_ = Region(product(product(static_cast<size_t>(shape_.block_bytes),

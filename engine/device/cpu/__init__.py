@@ -1,0 +1,1 @@
+"""The CPU device: native replay of captured programs, native sampling, no tensor framework."""
