@@ -25,7 +25,7 @@ class TextAssets:
 def load_text(text_dir: Path) -> TextAssets:
     """Load a core's text folder. Raises CoreError naming the file that is at fault."""
     tokenizer = Tokenizer.load(text_dir)
-    if not (text_dir / TEMPLATE_FILE).exists():
+    if not tokenizer.info.chat_template:
         return TextAssets(tokenizer, None)
     try:
         source = read_text_file(text_dir, TEMPLATE_FILE).decode()

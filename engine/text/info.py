@@ -45,7 +45,7 @@ class TextInfo:
 
     vocab_size: ids below it belong to the tokenizer and may be sampled. add_bos: a prompt begins
     with ``bos_id``. eos_ids: end tokens, sorted. special_tokens: names that a chat template may
-    use (``bos_token``, ``eos_token`` ...) and their text.
+    use (``bos_token``, ``eos_token`` ...) and their text. chat_template: there is such a file.
     """
 
     vocab_size: int
@@ -55,6 +55,7 @@ class TextInfo:
     pieces: PieceRules
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+    chat_template: bool = False
 
     @property
     def bos_token(self) -> str | None:

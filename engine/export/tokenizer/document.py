@@ -126,7 +126,16 @@ def text_files(
             raise CheckpointError(
                 f"{source}: token id {token_id} lies outside the vocabulary of {vocab_size}"
             )
-    info = TextInfo(vocab_size, add_bos, bos_id, ends, rules, special_tokens, generation)
+    info = TextInfo(
+        vocab_size,
+        add_bos,
+        bos_id,
+        ends,
+        rules,
+        special_tokens,
+        generation,
+        chat_template is not None,
+    )
     files = {TOKENIZER_FILE: tokenizer_json, INFO_FILE: info_bytes(info)}
     if chat_template is not None:
         _check_template(source, chat_template, special_tokens)

@@ -15,6 +15,11 @@ _LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ SPLITS: dict[str, Split] = {
     "llama-bpe": _LLAMA_BPE,
     "llama3": _LLAMA_BPE,
     "llama-v3": _LLAMA_BPE,
+    "tekken": Split(_by_pattern(_TEKKEN), ignore_merges=True),
     "qwen2": _QWEN,
     "deepseek-r1-qwen": _QWEN,
 }

@@ -39,7 +39,7 @@ def assert_same_ids(tokenizer: Tokenizer, expected: PreTrainedTokenizerBase) -> 
 
 
 @pytest.mark.parametrize("add_bos", [False, True])
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "tekken", "qwen2"])
 def test_byte_level_ids_equal_transformers(pre: str, add_bos: bool, tmp_path: Path) -> None:
     # Transformers adds <|endoftext|> to a file that lacks it, with an id beyond the vocabulary.
     controls = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -49,7 +49,7 @@ def test_byte_level_ids_equal_transformers(pre: str, add_bos: bool, tmp_path: Pa
     # The families' own tokenizer.json has these; Transformers' conversion leaves them out.
     if pre == "qwen2":
         expected.backend_tokenizer.normalizer = normalizers.NFC()
-    expected.backend_tokenizer.model.ignore_merges = pre == "llama-bpe"
+    expected.backend_tokenizer.model.ignore_merges = pre in ("llama-bpe", "tekken")
     assert_same_ids(converted(metadata, tmp_path / "text"), expected)
 
 

@@ -42,6 +42,7 @@ def test_round_trip() -> None:
         ({"pieces": {"kind": "wordpiece", "byte_fallback": False, "strip_space": False}}, "kind"),
         ({"special_tokens": {"bos_token": 1}}, "bos_token"),
         ({"generation": {"temperature": 1.0}}, "generation"),
+        ({"chat_template": "yes"}, "chat_template"),
     ],
 )
 def test_a_fault_names_its_key(changes: dict[str, Any], message: str) -> None:

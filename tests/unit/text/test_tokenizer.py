@@ -157,9 +157,10 @@ def test_encoding_leaves_the_interpreter_free(byte_level: Tokenizer) -> None:
     assert turns > 5
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "text.json"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "text.json", "chat_template.jinja"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    write_text(gguf_text_files(byte_level_metadata()), tmp_path)
+    metadata = byte_level_metadata() | {"tokenizer.chat_template": "{{ messages }}"}
+    write_text(gguf_text_files(metadata), tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(CoreError, match=name):
         load_text(tmp_path)
@@ -174,6 +175,8 @@ def test_a_damaged_tokenizer_is_a_core_error(tmp_path: Path) -> None:
 
 
 def test_assets_without_a_template(tmp_path: Path) -> None:
-    assets = load_text(write_text(gguf_text_files(byte_level_metadata()), tmp_path))
+    folder = write_text(gguf_text_files(byte_level_metadata()), tmp_path)
+    (folder / "chat_template.jinja").write_text("a file that the core does not list")
+    assets = load_text(folder)
     assert assets.chat_template is None
     assert assets.info.eos_ids == (1,)
