@@ -69,7 +69,8 @@ class TensorFile:
         header = json.dumps(self._header, separators=(",", ":")).encode()
         space = max(RESERVED, align(8 + len(header)))
         if space > RESERVED:
-            self._move_data(space)
+            self._file.flush()
+            move_up(self.path, RESERVED, space - RESERVED)
         self._file.seek(0)
         self._file.write((space - 8).to_bytes(8, "little"))
         self._file.write(header.ljust(space - 8))
@@ -78,17 +79,18 @@ class TensorFile:
         self._file.close()
         return space - RESERVED
 
-    def _move_data(self, space: int, piece: int = 16 << 20) -> None:
-        """Move the data up to ``space``, last piece first, so that nothing is overwritten."""
-        self._file.flush()
-        with self.path.open("rb") as source:
-            for start in reversed(range(0, self._end, piece)):
-                source.seek(RESERVED + start)
-                data = source.read(min(piece, self._end - start))
-                self._file.seek(space + start)
-                self._file.write(data)
-                self._file.flush()
-
     def abandon(self) -> None:
         """Close the file as it is."""
         self._file.close()
+
+
+def move_up(path: Path, start: int, by: int, piece: int = 16 << 20) -> None:
+    """Move a file's bytes from ``start`` on by ``by``, last piece first: none is lost."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        for stop in range(end, start, -piece):
+            begin = max(start, stop - piece)
+            file.seek(begin)
+            data = file.read(stop - begin)
+            file.seek(begin + by)
+            file.write(data)
