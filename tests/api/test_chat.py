@@ -110,7 +110,7 @@ async def test_choices_stream_apart(api: Api) -> None:
 
 
 async def test_roles_and_parts_are_rendered(api: Api) -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
     ]
@@ -141,7 +141,8 @@ async def test_template_that_knows_tool_calls_gets_them() -> None:
         "{% endfor %};{% endfor %}"
     )
     async with serving_api(text=text_assets(template=template)) as api:
-        messages = [*HI, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+        turn = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+        messages: list[dict[str, Any]] = [*HI, turn]
         assert await prompt_of(api, messages) == "user:hi;assistant:(lookup|Bern);"
 
 
@@ -165,7 +166,7 @@ async def test_template_fields(api: Api) -> None:
     assert bare == "<|im_start|>user\nhi<|im_end|>\n"
     toned = await prompt_of(api, HI, chat_template_kwargs={"tone": "dry"})
     assert toned.endswith("[dry]<|im_start|>assistant\n")
-    begun = [*HI, {"role": "assistant", "content": "It is"}]
+    begun: list[dict[str, Any]] = [*HI, {"role": "assistant", "content": "It is"}]
     assert (await prompt_of(api, begun, continue_final_message=True)).endswith("assistant\nIt is")
 
 

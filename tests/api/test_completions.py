@@ -1,10 +1,11 @@
 """Text completions over HTTP: prompts, stops, echo, log probabilities, usage."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from tests.support.api import Api, stream_events
+from tests.support.api import Api, serving_api, stream_events
 from tests.support.words import byte_ids, piece_ids
 
 PATH = "/v1/completions"
@@ -234,3 +235,18 @@ async def test_answer_names_model_and_core(api: Api) -> None:
     assert body["model"] == "scripted"
     assert body["system_fingerprint"] == "fp_" + "0" * 12
     assert body["id"].startswith("cmpl-")
+
+
+async def test_priority_orders_the_queue() -> None:
+    async with serving_api(max_num_seqs=1) as api:
+        api.parts.device.delay = 0.01
+        ended: list[int] = []
+
+        async def ask(priority: int) -> None:
+            await api.complete(prompt="q", max_tokens=8, ignore_eos=True, priority=priority)
+            ended.append(priority)
+
+        first = asyncio.create_task(ask(0))
+        await asyncio.sleep(0.03)
+        await asyncio.gather(first, *(ask(priority) for priority in (5, -5, 1)))
+        assert ended == [0, -5, 1, 5]

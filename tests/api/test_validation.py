@@ -237,7 +237,8 @@ async def test_unknown_fields_are_ignored(api: Api, caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_no_stop(api: Api, path: str) -> None:
-    for stop in (None, []):
+    stops: tuple[list[str] | None, ...] = (None, [])
+    for stop in stops:
         answer = await api.http.post(path, json={**base(path), "stop": stop, "max_tokens": 2})
         assert answer.status_code == 200
 
