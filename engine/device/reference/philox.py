@@ -18,7 +18,9 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
 
 
 def uniform(seed: int, position: int) -> float:
-    """Return the uniform number in [0, 1) of (seed, position): 53 bits of the first two words."""
+    """Return the number in [0, 1) of (seed, position): the first 53 bits that Philox gives for
+    key = seed and counter = position, low words first; the first output word is the high half."""
     seed &= (1 << 64) - 1
-    first, second, _, _ = philox((position & _MASK, 0, 0, 0), (seed & _MASK, seed >> 32))
-    return ((second << 32 | first) >> 11) * 2.0**-53
+    counter = (position & _MASK, position >> 32, 0, 0)
+    high, low, _, _ = philox(counter, (seed & _MASK, seed >> 32))
+    return ((high << 32 | low) >> 11) * 2.0**-53

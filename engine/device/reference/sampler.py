@@ -1,4 +1,4 @@
-"""The sampler in numpy float64: the oracle of the native one (cpu_ext/include/flare/sampler.h).
+"""The sampler in numpy: the oracle of the native one (cpu_ext/include/flare/sampler.h).
 
 Order for one row: raw logits (their log-softmax is what is reported) -> repetition penalty over
 prompt and output (Keskar et al. 2019) -> frequency and presence penalties over the output ->
@@ -18,9 +18,9 @@ from engine.types import SamplingParams
 
 ALTERNATIVES = 20
 BAD_ROW = -1
-"""Token of a row whose logits are not finite."""
+"""Token of a row whose logits are not finite, or that leaves no id to draw."""
 
-F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -64,15 +64,12 @@ class ReferenceSampler:
             slot = self._slots[batch.slots[i]]
             if slot is None:
                 raise ValueError(f"sampler slot {batch.slots[i]} is not set")
-            raw = logits[row, : self._vocab_size].astype(np.float64)
-            if not np.isfinite(raw).all():
-                samples.tokens[i] = BAD_ROW
-                continue
-            z = _processed(raw, slot, bool(batch.forbid_stop[i]))
-            token = _draw(z, slot.params, int(batch.positions[i]))
-            slot.output_ids.append(token)
+            raw = logits[row, : self._vocab_size]
+            token = self._token(raw, slot, bool(batch.forbid_stop[i]), int(batch.positions[i]))
             samples.tokens[i] = token
-            _report(samples, i, raw, token, int(batch.top_n[i]))
+            if token != BAD_ROW:
+                slot.output_ids.append(token)
+                _report(samples, i, raw, token, int(batch.top_n[i]))
         return samples
 
     def score(self, rows: I32, targets: I32, top_n: I32) -> Samples:
@@ -80,10 +77,19 @@ class ReferenceSampler:
         samples = _empty(len(rows))
         logits = self._logits()
         for i, row in enumerate(rows):
-            raw = logits[row, : self._vocab_size].astype(np.float64)
             samples.tokens[i] = targets[i]
+            raw = logits[row, : self._vocab_size]
             _report(samples, i, raw, int(targets[i]), int(top_n[i]))
         return samples
+
+    @staticmethod
+    def _token(raw: F32, slot: _Slot, forbid_stop: bool, position: int) -> int:
+        if not np.isfinite(raw).all():
+            return BAD_ROW
+        z = _processed(raw, slot, forbid_stop)
+        if z.max() == -np.inf:
+            return BAD_ROW
+        return _draw(z, slot.params, position)
 
 
 def _empty(rows: int) -> Samples:
@@ -95,17 +101,17 @@ def _empty(rows: int) -> Samples:
     )
 
 
-def _processed(raw: F64, slot: _Slot, forbid_stop: bool) -> F64:
+def _processed(raw: F32, slot: _Slot, forbid_stop: bool) -> F32:
     """Return the logits after penalties, bias and forbidden end tokens."""
     params = slot.params
     z = raw.copy()
     seen = sorted(set(slot.prompt_ids) | set(slot.output_ids))
     if params.repetition_penalty != 1 and seen:
-        values, penalty = z[seen], params.repetition_penalty
+        values, penalty = z[seen], np.float32(params.repetition_penalty)
         z[seen] = np.where(values > 0, values / penalty, values * penalty)
     if slot.output_ids:
         ids, counts = np.unique(slot.output_ids, return_counts=True)
-        z[ids] -= params.frequency_penalty * counts + params.presence_penalty
+        z[ids] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
     for token, bias in params.logit_bias.items():
         z[token] += bias
     if forbid_stop:
@@ -113,11 +119,12 @@ def _processed(raw: F64, slot: _Slot, forbid_stop: bool) -> F64:
     return z
 
 
-def _draw(z: F64, params: SamplingParams, position: int) -> int:
+def _draw(z: F32, params: SamplingParams, position: int) -> int:
     if params.temperature == 0:
         return int(np.argmax(z))
     order = np.lexsort((np.arange(len(z)), -z))  # best first, ties by id
-    weights = np.exp((z[order] - z[order[0]]) / params.temperature)
+    best = z[order].astype(np.float64)
+    weights = np.exp((best - best[0]) / params.temperature)
     kept = len(order) if params.top_k == 0 else min(params.top_k, len(order))
     if params.top_p < 1:
         mass = np.cumsum(weights[:kept])
@@ -130,11 +137,11 @@ def _draw(z: F64, params: SamplingParams, position: int) -> int:
     return int(order[by_id[min(index, kept - 1)]])
 
 
-def _report(samples: Samples, i: int, raw: F64, token: int, top_n: int) -> None:
+def _report(samples: Samples, i: int, raw: F32, token: int, top_n: int) -> None:
     """Fill a row's log probabilities; ``top_n`` below 0 wants none."""
     if top_n < 0:
         return
-    logprobs = raw - raw.max()
+    logprobs = raw.astype(np.float64) - raw.max()
     logprobs = logprobs - np.log(np.exp(logprobs).sum())
     samples.logprobs[i] = logprobs[token]
     best = np.lexsort((np.arange(len(raw)), -raw))[:top_n]

@@ -1,17 +1,15 @@
 """The reference device against transformers, and against itself in other batches."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.core.schema import Graph
 from engine.device.base import BatchShape
 from engine.device.reference.device import ReferenceDevice, capacity_of
 from engine.kernels.layouts import PANEL, dequantise
+from tests.support.batches import BatchRunner, Part
 from tests.support.cores import CoreSpec, Weight, catalog, weights
 
 BLOCKS = 12
@@ -22,50 +20,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A segment to run: tokens from ``start`` of a sequence whose blocks are ``blocks``."""
-
-    tokens: tuple[int, ...]
-    start: int
-    blocks: tuple[int, ...]
-
-
-class Runner:
-    """Fills a device's inputs and replays one graph."""
+class Runner(BatchRunner):
+    """A reference device with all graphs of a synthetic core."""
 
     def __init__(self, spec: CoreSpec) -> None:
         self.spec = spec
         self.stored = weights(spec)
         parts = catalog(spec, self.stored)
-        self.graphs: dict[str, Graph] = {graph.id: graph for graph in parts.graphs}
         arrays = {name: weight.array for name, weight in self.stored.items()}
         capacity = capacity_of(parts.graphs)
-        self.device = ReferenceDevice(spec.model(), capacity, arrays, BLOCKS, 4, 2)
-        self.executables = {
-            graph.id: self.device.instantiate(graph, parts.programs[graph.program])
-            for graph in parts.graphs
-        }
-
-    def run(self, graph: str, parts: list[Part]) -> NDArray[np.float32]:
-        """Return logits of every row."""
-        inputs = self.device.inputs
-        row = 0
-        for s, part in enumerate(parts):
-            inputs.seg_starts[s] = row
-            inputs.seq_lens[s] = part.start + len(part.tokens)
-            inputs.block_tables[s, : len(part.blocks)] = part.blocks
-            for i, token in enumerate(part.tokens):
-                position = part.start + i
-                inputs.token_ids[row] = token
-                inputs.positions[row] = position
-                inputs.slots[row] = part.blocks[position // 64] * 64 + position % 64
-                inputs.logit_rows[row] = row
-                row += 1
-        inputs.seg_starts[len(parts)] = row
-        shape = BatchShape(row, len(parts), row, 0, 0, 0)
-        self.executables[graph].replay(shape)
-        return self.device.logits.copy()
+        super().__init__(ReferenceDevice(spec.model(), capacity, arrays, BLOCKS, 4, 2), parts)
 
 
 def dense(weight: Weight, layout: str) -> torch.Tensor:
