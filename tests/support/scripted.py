@@ -278,7 +278,7 @@ def scripted_engine(
     num_blocks counts the null block, which is never handed out.
     """
     behaviour = behaviour or Behaviour()
-    graphs = synthetic_graphs(max_num_seqs, max_step_tokens, mixed)
+    graphs = synthetic_graphs(max_num_seqs, max_step_tokens, mixed, logits=12)
     domain = Domain(
         *(max(getattr(g.domain, name) for g in graphs) for name in ("tokens", "seqs", "logits"))
     )

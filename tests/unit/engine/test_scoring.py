@@ -68,19 +68,19 @@ async def test_no_tokens_and_no_scores_ends_at_once() -> None:
         assert not parts.device.replays
 
 
-async def test_scores_survive_a_preemption() -> None:
-    async with serving(num_blocks=12, block_size=8, max_num_seqs=3, max_step_tokens=8) as parts:
-        streams = parts.engine.submit(
-            [
-                request("a", [3] * 16, 40),
-                request("b", PROMPT[:30], 30, prompt_logprobs=1),
-                request("c", PROMPT[1:31], 30, prompt_logprobs=1),
-            ]
-        )
-        answers = await asyncio.gather(*map(collect, streams))
-        for deltas, prompt in zip(answers[1:], (PROMPT[:30], PROMPT[1:31]), strict=True):
-            assert scores(deltas) == pytest.approx(oracle(parts, prompt), abs=1e-4)
-            assert ids(deltas) == parts.expected(prompt, 30)
+async def test_scores_start_over_when_a_prompt_is_preempted_half_way() -> None:
+    prompt = PROMPT[:56]
+    async with serving(
+        num_blocks=12, block_size=8, max_num_seqs=2, max_step_tokens=4, prefix_cache=False
+    ) as parts:
+        [first] = parts.engine.submit([request("a", [3] * 16, 20)])
+        await anext(first)
+        [second] = parts.engine.submit([request("b", prompt, 5, prompt_logprobs=1)])
+        deltas, _ = await asyncio.gather(collect(second), collect(first))
+        registry = parts.engine.metrics.registry
+        assert registry.get_sample_value("flare_preemptions_total") == 1
+        assert scores(deltas) == pytest.approx(oracle(parts, prompt), abs=1e-4)
+        assert ids(deltas) == parts.expected(prompt, 5)
 
 
 async def test_logprobs_name_the_chosen_token_and_its_alternatives() -> None:
