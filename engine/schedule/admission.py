@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.cache.kv import KVCache
 from engine.errors import ContextLengthError, RequestError
@@ -10,6 +11,23 @@ from engine.schedule.sequence import Sequence
 from engine.types import GenerationRequest, SamplingParams
 
 MAX_LOGPROBS = 20
+MAX_BIAS = 1e6
+_TOP = 2**31 - 1
+RANGES: dict[str, tuple[float, float]] = {
+    "max_tokens": (0, _TOP),
+    "min_tokens": (0, _TOP),
+    "temperature": (0, 1e6),
+    "top_k": (0, _TOP),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-1e6, 1e6),
+    "frequency_penalty": (-1e6, 1e6),
+    "repetition_penalty": (1e-6, 1e6),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+"""Lowest and highest value of each number: what samplers compute with safely. The HTTP front has
+narrower ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +48,24 @@ class Admission:
         Raises ContextLengthError when prompt and completion cannot ever fit, RequestError when
         the prompt is empty or an id or a setting is out of range.
         """
-        prompt = np.array(request.prompt_ids, np.int64)
-        self._check_prompt(prompt)
-        self._check_length(len(prompt), request.sampling.max_tokens)
+        prompt = self._prompt(request.prompt_ids)
         self._check_sampling(request.sampling)
+        self._check_length(len(prompt), request.sampling.max_tokens)
         sampling = request.sampling
-        ids = prompt.astype(np.int32)
         return Sequence(
             request,
             arrival,
-            ids,
-            self.cache.table(ids, request.cache_salt, lookup=sampling.prompt_logprobs is None),
+            prompt,
+            self.cache.table(prompt, request.cache_salt, lookup=sampling.prompt_logprobs is None),
             sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else self.eos_token_ids),
         )
 
-    def _check_prompt(self, prompt: np.ndarray) -> None:
-        if prompt.size == 0:
+    def _prompt(self, ids: tuple[int, ...]) -> NDArray[np.int32]:
+        if not ids:
             raise RequestError("the prompt is empty: at least one token is needed")
-        if prompt.min() < 0 or prompt.max() >= self.vocab_size:
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
             raise RequestError(f"prompt token ids must lie in 0..{self.vocab_size - 1}")
+        return np.array(ids, np.int32)
 
     def _check_length(self, prompt: int, max_tokens: int) -> None:
         total = prompt + max_tokens
@@ -62,11 +79,14 @@ class Admission:
             )
 
     def _check_sampling(self, sampling: SamplingParams) -> None:
-        if sampling.max_tokens < 0 or sampling.min_tokens < 0:
-            raise RequestError("max_tokens and min_tokens must not be negative")
-        if any(not 0 <= token < self.vocab_size for token in sampling.logit_bias):
-            raise RequestError(f"logit_bias ids must lie in 0..{self.vocab_size - 1}")
-        for name in ("logprobs", "prompt_logprobs"):
-            wanted = getattr(sampling, name)
-            if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
-                raise RequestError(f"{name} must lie in 0..{MAX_LOGPROBS}")
+        for name, (low, high) in RANGES.items():
+            value = getattr(sampling, name)
+            if value is not None and not low <= value <= high:  # written so that NaN fails
+                raise RequestError(f"{name} must lie in {low}..{high}")
+        if sampling.min_tokens > sampling.max_tokens:
+            raise RequestError("min_tokens must not be above max_tokens")
+        for name in ("logit_bias", "stop_token_ids"):
+            if any(not 0 <= token < self.vocab_size for token in getattr(sampling, name)):
+                raise RequestError(f"{name}: ids must lie in 0..{self.vocab_size - 1}")
+        if any(not -MAX_BIAS <= bias <= MAX_BIAS for bias in sampling.logit_bias.values()):
+            raise RequestError(f"logit_bias: values must lie in {-MAX_BIAS}..{MAX_BIAS}")
