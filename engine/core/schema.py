@@ -2,7 +2,8 @@
 
 A core is a directory: ``core.json`` (the manifest: identity, model, catalog without programs,
 storage table, default selection, and a section table with size and digest of every other file),
-``programs.json``, ``storage/rank0.safetensors`` ..., ``text/*``. Nothing else may be in it.
+``programs.json``, ``storage/rank0.safetensors`` ..., ``text/*``. A file that the section table
+does not list has no meaning and is ignored.
 """
 
 from collections.abc import Mapping
@@ -129,7 +130,10 @@ class StorageTensor:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A file of the core: path relative to the core, bytes, sha256 hex."""
+    """A file of the core: path relative to the core, bytes, digest in hex.
+
+    The digest is the file's sha256; above 4 MiB, that of its pieces' (``digests.combine``).
+    """
 
     path: str
     size: int
@@ -231,7 +235,7 @@ class Catalog:
 class Manifest:
     """The whole core but for the bytes of its files.
 
-    default_mixed: what "neither flag" means. text_files: name -> path in the core.
+    default_mixed: what "neither flag" means.
     """
 
     format_version: int

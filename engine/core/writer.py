@@ -188,6 +188,7 @@ class CoreWriter:
         except BaseException as error:
             if aside.exists() and not self._output.exists():
                 aside.rename(self._output)
+            shutil.rmtree(aside, ignore_errors=True)
             if isinstance(error, OSError):
                 raise SettingsError(f"cannot write {self._output}: {error.strerror}") from error
             raise

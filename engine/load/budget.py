@@ -43,30 +43,33 @@ def plan_budget(
     when not even one block fits.
     """
     left = available_bytes - weights_bytes - workspace_bytes
-    block = kv.bytes_per_block
-    if kv_cache_bytes is not None and kv_cache_bytes > left:
+    uses = (
+        f"{size_text(available_bytes)} free, {size_text(weights_bytes)} of weights, "
+        f"{size_text(workspace_bytes)} of workspace"
+    )
+    if kv_cache_bytes is None:
+        room = max(int(left * SHARE), 0)
+        useful = limits.max_num_seqs * blocks_for(limits.max_model_len, kv.block_size)
+        blocks = min(room // kv.bytes_per_block, useful)
+    else:
+        _check_given(kv_cache_bytes, left, uses)
+        room = kv_cache_bytes
+        blocks = room // kv.bytes_per_block
+    if blocks < 1:
+        raise _too_small(kv, room, uses)
+    length = min(limits.max_model_len, blocks * kv.block_size)
+    message = _shortened(limits.max_model_len, length, blocks)
+    kv_bytes = blocks * kv.bytes_per_block
+    return Budget(weights_bytes, workspace_bytes, blocks, kv_bytes, length, message)
+
+
+def _check_given(kv_cache_bytes: int, left: int, uses: str) -> None:
+    if kv_cache_bytes > left:
         raise DeviceError(
             f"a KV cache of {size_text(kv_cache_bytes)} was asked for, "
-            f"{size_text(max(left, 0))} is free beside {size_text(weights_bytes)} of weights and "
-            f"{size_text(workspace_bytes)} of workspace",
+            f"{size_text(max(left, 0))} is there for it ({uses})",
             hint="lower FLARE_KV_CACHE_MEMORY",
         )
-    room = int(left * SHARE) if kv_cache_bytes is None else kv_cache_bytes
-    per_sequence = blocks_for(limits.max_model_len, kv.block_size)
-    blocks = max(room, 0) // block
-    if kv_cache_bytes is None:
-        blocks = min(blocks, limits.max_num_seqs * per_sequence)
-    if blocks < 1:
-        raise _too_small(kv, room, weights_bytes, workspace_bytes, available_bytes)
-    length = min(limits.max_model_len, blocks * kv.block_size)
-    return Budget(
-        weights_bytes,
-        workspace_bytes,
-        blocks,
-        blocks * block,
-        length,
-        _shortened(limits.max_model_len, length, blocks),
-    )
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -80,14 +83,10 @@ def _shortened(asked: int, length: int, blocks: int) -> str | None:
     return f"max_model_len lowered from {asked} to {length} tokens: the KV pool has {blocks} blocks"
 
 
-def _too_small(
-    kv: KVLayout, room: int, weights: int, workspace: int, available: int
-) -> DeviceError:
+def _too_small(kv: KVLayout, room: int, uses: str) -> DeviceError:
     return DeviceError(
         f"not even one sequence of {kv.block_size} tokens fits: its KV block needs "
-        f"{size_text(kv.bytes_per_block)}, {size_text(max(room, 0))} is there for the cache "
-        f"({size_text(available)} free, {size_text(weights)} of weights, "
-        f"{size_text(workspace)} of workspace)",
+        f"{size_text(kv.bytes_per_block)}, {size_text(room)} is there for the cache ({uses})",
         hint="free memory, or raise FLARE_KV_CACHE_MEMORY",
     )
 

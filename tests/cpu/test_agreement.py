@@ -15,7 +15,7 @@ from tests.support.batches import BatchRunner, Part
 from tests.support.cores import CoreSpec, catalog, weights
 
 BLOCKS = 12
-TOLERANCE = {"bf16p16": (0.008, 0.06), "q8p16": (0.02, 0.12), "q4p16": (0.02, 0.12)}
+TOLERANCE = {"bf16p16": (0.012, 0.06), "q8p16": (0.02, 0.12), "q4p16": (0.02, 0.12)}
 """Root mean square and largest difference of logits, which have unit variance: activations are
 rounded to bfloat16 or 8 bits on the CPU device, and not at all on the reference device."""
 

@@ -61,7 +61,7 @@ def test_weights_beyond_the_memory() -> None:
 
 
 def test_a_given_size_beyond_the_memory_names_need_and_have() -> None:
-    with pytest.raises(DeviceError, match=r"2\.0 GiB was asked for, 1\.0 GiB is free") as caught:
+    with pytest.raises(DeviceError, match=r"2\.0 GiB was asked for, 1\.0 GiB is there") as caught:
         plan_budget(KV, LIMITS, 0, 0, 1 << 30, 2 << 30)
     assert "FLARE_KV_CACHE_MEMORY" in str(caught.value.hint)
 
