@@ -86,19 +86,17 @@ def document(
     }
 
 
-def document_bytes(content: Mapping[str, Any]) -> bytes:
-    """Return the form that loads fastest: compact, UTF-8, merges as "left right" strings."""
-    return json.dumps(
-        {**content, "model": _compact_model(content["model"])},
-        ensure_ascii=False,
-        separators=(",", ":"),
-    ).encode()
+def build_document(content: Mapping[str, Any], source: str) -> tuple[bytes, Backend]:
+    """Return ``tokenizer.json`` in the form that loads fastest, and the tokenizer it makes.
 
-
-def load_document(data: bytes, source: str) -> Backend:
-    """Build the tokenizer. Raises CheckpointError, so that a bad one never reaches a core."""
+    That form is compact, UTF-8, with merges as "left right" strings. Raises CheckpointError when
+    the library does not take the content, so that a bad tokenizer never reaches a core.
+    """
+    compact = {**content, "model": _compact_model(content["model"])}
+    text = json.dumps(compact, ensure_ascii=False, separators=(",", ":"))
+    data = utf8(source, text)
     try:
-        return parse_backend(data)
+        return data, parse_backend(data)
     except CoreError as error:
         raise CheckpointError(f"{source}: the tokenizer cannot be built: {error}") from error
 
@@ -138,9 +136,17 @@ def text_files(
     )
     files = {TOKENIZER_FILE: tokenizer_json, INFO_FILE: info_bytes(info)}
     if chat_template is not None:
+        files[TEMPLATE_FILE] = utf8(source, chat_template)
         _check_template(source, chat_template, special_tokens)
-        files[TEMPLATE_FILE] = chat_template.encode()
     return SourceText(files, ends, vocab_size)
+
+
+def utf8(source: str, text: str) -> bytes:
+    """Encode a text that must be valid Unicode. Raises CheckpointError."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{source}: a text has an unpaired surrogate") from error
 
 
 def _check_template(source: str, template: str, special_tokens: Mapping[str, str]) -> None:
@@ -152,8 +158,12 @@ def _check_template(source: str, template: str, special_tokens: Mapping[str, str
 
 def _compact_model(model: Mapping[str, Any]) -> Mapping[str, Any]:
     merges = model.get("merges")
-    if not merges or isinstance(merges[0], str):
-        return model
-    if any(" " in part for pair in merges for part in pair):
-        return model  # only pairs can tell such parts from each other
+    if not isinstance(merges, list) or not all(map(_is_plain_pair, merges)):
+        return model  # strings already, or parts with spaces, which only pairs can tell apart
     return {**model, "merges": [" ".join(pair) for pair in merges]}
+
+
+def _is_plain_pair(merge: object) -> bool:
+    return isinstance(merge, list | tuple) and all(
+        isinstance(p, str) and " " not in p for p in merge
+    )

@@ -12,9 +12,8 @@ from engine.export.tokenizer.document import (
     BYTE_LEVEL_DECODER,
     added_token,
     bpe_model,
+    build_document,
     document,
-    document_bytes,
-    load_document,
     text_files,
 )
 from engine.export.tokenizer.sentencepiece import sentencepiece_document, sentencepiece_rules
@@ -57,8 +56,7 @@ def gguf_text_files(metadata: Mapping[str, Any], source: str = "GGUF") -> Source
     end_ids = [end for end in ends if end is not None]
     added = _added_tokens(vocabulary, {named["bos_token"], *end_ids})
     content, rules, wants_bos = _convert(source, metadata, vocabulary, added)
-    data = document_bytes(content)
-    load_document(data, source)
+    data, _ = build_document(content, source)
     return text_files(
         source,
         data,

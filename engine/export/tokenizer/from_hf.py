@@ -21,9 +21,9 @@ from engine.export.tokenizer.begin import adds_bos
 from engine.export.tokenizer.decoders import piece_rules
 from engine.export.tokenizer.document import (
     added_token,
-    document_bytes,
-    load_document,
+    build_document,
     text_files,
+    utf8,
 )
 from engine.export.tokenizer.generation import generation_defaults
 from engine.text.info import TEMPLATE_FILE, TOKENIZER_FILE
@@ -57,10 +57,9 @@ def hf_text_files(folder: Path) -> SourceText:
     config = {**_optional(folder, SPECIAL_MAP), **_optional(folder, CONFIG)}
     named = {name: text for name in _NAMED if (text := _token_text(config.get(name))) is not None}
     rules = piece_rules(source, content.get("decoder"))
-    original = load_document(document_bytes(content), source)
+    _, original = build_document(content, source)
     content = _complete(content, config, named, original)
-    data = document_bytes(content)
-    backend = load_document(data, source)
+    data, backend = build_document(content, source)
     _check_ids(source, content["added_tokens"], backend)
     bos_id = _named_id(source, named, "bos_token", backend)
     eos_id = _named_id(source, named, "eos_token", backend)
@@ -130,8 +129,8 @@ def _configured_added(config: Mapping[str, Any]) -> Iterator[tuple[int, dict[str
 def _extra_special(config: Mapping[str, Any]) -> Iterator[str]:
     for key in _EXTRA:
         values = config.get(key)
-        items = values.values() if isinstance(values, dict) else values
-        for item in items or ():
+        items = list(values.values()) if isinstance(values, dict) else values
+        for item in items if isinstance(items, list) else ():
             text = _token_text(item)
             if text is not None:
                 yield text
@@ -140,7 +139,7 @@ def _extra_special(config: Mapping[str, Any]) -> Iterator[str]:
 def _token_text(value: object) -> str | None:
     """A token is a string or an object with its text as ``content``."""
     text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) and text else None
+    return text if isinstance(text, str) and utf8(CONFIG, text) else None
 
 
 def _is_added(entry: object) -> bool:
@@ -187,8 +186,8 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
             raise CheckpointError(f"{file} is not UTF-8") from error
     value = config.get("chat_template")
     if isinstance(value, list):
-        named = {v.get("name"): v.get("template") for v in value if isinstance(v, dict)}
-        value = named.get("default")
+        named = (v for v in value if isinstance(v, dict) and v.get("name") == "default")
+        value = next(named, {}).get("template")
         if value is None:
             raise CheckpointError(f"{folder / CONFIG}: no chat_template is named default")
     if value is not None and not isinstance(value, str):

@@ -10,10 +10,12 @@ from typing import Any
 
 from engine.errors import CheckpointError
 from engine.export.tokenizer.document import bpe_model, document
-from engine.export.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, flag
+from engine.export.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, flag, numbers
 from engine.text.info import PieceRules
 from engine.text.pieces import SPACE_MARK
 
+MAX_PIECE = 1024
+"""Characters of the longest piece; each of its cuts may be a merge."""
 _MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED)
 """Types that text may merge to. A control token must never come out of ordinary text."""
 
@@ -31,6 +33,9 @@ def sentencepiece_document(
 ) -> dict[str, Any]:
     """Return the ``tokenizer.json`` content. Raises CheckpointError."""
     _check_bytes(source, vocabulary)
+    longest = max(map(len, vocabulary.tokens))
+    if longest > MAX_PIECE:
+        raise CheckpointError(f"{source}: {PREFIX}tokens has a piece of {longest} characters")
     scores = _scores(source, metadata, len(vocabulary.tokens))
     model = bpe_model(
         vocabulary.ids, merges_by_score(vocabulary, scores), byte_fallback=True, fuse_unk=True
@@ -89,12 +94,7 @@ def _check_bytes(source: str, vocabulary: Vocabulary) -> None:
 
 
 def _scores(source: str, metadata: Mapping[str, Any], count: int) -> list[float]:
-    value = metadata.get(PREFIX + "scores")
-    if value is None:
-        raise CheckpointError(f"{source}: {PREFIX}scores is missing")
-    if len(value) != count:
-        raise CheckpointError(f"{source}: {PREFIX}scores has {len(value)} entries for {count}")
-    scores = [float(score) for score in value]
+    scores = [float(score) for score in numbers(source, metadata, "scores", count)]
     if not all(map(math.isfinite, scores)):
         raise CheckpointError(f"{source}: {PREFIX}scores must be finite")
     return scores

@@ -60,13 +60,28 @@ def read_vocabulary(source: str, metadata: Mapping[str, Any]) -> Vocabulary:
 
 def strings(source: str, metadata: Mapping[str, Any], name: str) -> Sequence[str]:
     """Return a required array of strings."""
+    return _array(source, metadata, name, (str,), "strings")
+
+
+def numbers(source: str, metadata: Mapping[str, Any], name: str, count: int) -> Sequence[Any]:
+    """Return a required array of ``count`` numbers."""
+    values = _array(source, metadata, name, (int, float), "numbers")
+    if len(values) != count:
+        raise CheckpointError(
+            f"{source}: {PREFIX}{name} has {len(values)} entries for {count} tokens"
+        )
+    return values
+
+
+def _array(
+    source: str, metadata: Mapping[str, Any], name: str, kinds: tuple[type, ...], what: str
+) -> list[Any]:
     value = metadata.get(PREFIX + name)
     if value is None:
         raise CheckpointError(f"{source}: {PREFIX}{name} is missing")
-    if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-        raise CheckpointError(f"{source}: {PREFIX}{name} must be an array of strings")
-    result: Sequence[str] = value
-    return result
+    if not isinstance(value, list) or not all(type(item) in kinds for item in value):
+        raise CheckpointError(f"{source}: {PREFIX}{name} must be an array of {what}")
+    return value
 
 
 def flag(source: str, metadata: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -90,17 +105,11 @@ def token_id(source: str, metadata: Mapping[str, Any], name: str, count: int) ->
 
 
 def _types(source: str, metadata: Mapping[str, Any], count: int) -> tuple[TokenType, ...]:
-    value = metadata.get(PREFIX + "token_type")
-    if value is None:
-        raise CheckpointError(f"{source}: {PREFIX}token_type is missing")
-    if len(value) != count:
-        raise CheckpointError(
-            f"{source}: {PREFIX}token_type has {len(value)} entries for {count} tokens"
-        )
+    value = numbers(source, metadata, "token_type", count)
     known = {int(kind): kind for kind in TokenType}
     try:
         return tuple([known[item] for item in value])
-    except (KeyError, TypeError):
+    except KeyError:
         wrong = next(item for item in value if item not in known)
         raise CheckpointError(
             f"{source}: {PREFIX}token_type has the unknown type {wrong!r}"

@@ -129,6 +129,9 @@ def test_the_template_is_checked_and_kept() -> None:
         ("model", None, "tokenizer model None"),
         ("tokens", None, "tokens is missing"),
         ("tokens", ["a", 1], "array of strings"),
+        ("tokens", 5, "array of strings"),
+        ("token_type", 5, "array of numbers"),
+        ("token_type", ["a"], "array of numbers"),
         ("token_type", None, "token_type is missing"),
         ("token_type", [1, 1], "token_type has 2 entries"),
         ("merges", None, "merges is missing"),
@@ -179,6 +182,10 @@ def test_sentencepiece_needs_all_bytes_and_scores() -> None:
     metadata[GGML + "scores"] = [0.0]
     with pytest.raises(CheckpointError, match="scores has 1 entries"):
         gguf_text_files(metadata)
+    metadata[GGML + "tokens"][-1] = "x" * 2000
+    with pytest.raises(CheckpointError, match="piece of 2000 characters"):
+        gguf_text_files(metadata)
+    metadata = sentencepiece_metadata()
     metadata[GGML + "scores"] = [float("nan")] * len(metadata[GGML + "tokens"])
     with pytest.raises(CheckpointError, match="finite"):
         gguf_text_files(metadata)

@@ -152,6 +152,9 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
         ("tokenizer_config__json", {"chat_template": "{% if %}"}, "chat_template.jinja, line 1"),
         ("tokenizer_config__json", {"added_tokens_decoder": {"x": "y"}}, "malformed entry 'x'"),
         ("tokenizer_config__json", {"add_bos_token": True}, "no bos_token"),
+        ("tokenizer_config__json", {"eos_token": "\ud800"}, "surrogate"),
+        ("tokenizer_config__json", {"chat_template": "\ud800"}, "surrogate"),
+        ("tokenizer_config__json", {"chat_template": [{"name": {}}]}, "default"),
         ("tokenizer_config__json", "not json", "tokenizer_config.json"),
     ],
 )
@@ -161,7 +164,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: Any, message: 
         hf_text_files(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"model": 1}', '{"model": {}, "added_tokens": [1]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"model": 1}',
+        '{"model": {}, "added_tokens": [1]}',
+        '{"model": {"type": "BPE", "merges": [1]}, "decoder": {"type": "ByteLevel"}}',
+        '{"model": {"type": "BPE", "x": "\\ud800"}, "decoder": {"type": "ByteLevel"}}',
+    ],
+)
 def test_a_damaged_tokenizer_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
