@@ -14,6 +14,7 @@ from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
 from engine.schedule.admission import Admission
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence as Served
 from engine.stream import DeltaStream
 from engine.types import (
     EngineState,
@@ -93,14 +94,14 @@ class Engine:
         if len(set(ids)) < len(ids) or any(map(self._loop.serves, ids)):
             raise RequestError("a request id is in use already")
         now = perf_counter()
-        lives = [self._live(request, now) for request in requests]
+        sequences = self._admission.sequences(requests, self._arrivals)
+        self._arrivals += len(sequences)
+        lives = [Live(sequence, self._stream(sequence), now) for sequence in sequences]
         self._loop.add([live for live in lives if not _needs_nothing(live)])
         return [live.stream for live in lives]
 
-    def _live(self, request: GenerationRequest, now: float) -> Live:
-        self._arrivals += 1
-        sequence = self._admission.sequence(request, self._arrivals)
-        return Live(sequence, DeltaStream(lambda: self._loop.abort(request.id)), now)
+    def _stream(self, sequence: Served) -> DeltaStream:
+        return DeltaStream(lambda: self._loop.abort(sequence.request.id))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End these sequences now and free their blocks; unknown ids are ignored."""

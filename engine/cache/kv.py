@@ -66,16 +66,19 @@ class KVCache:
         """Blocks that only the prefix cache remembers."""
         return self._pool.idle
 
-    def table(self, prompt: NDArray[np.int32], salt: str | None, lookup: bool) -> BlockTable:
+    def keys(self, prompt: NDArray[np.int32], salt: str | None) -> tuple[bytes, ...]:
+        """Keys of the full blocks of a prompt, in the cache domain that the salt names."""
+        if not self._prefix_cache:
+            return ()
+        fields = () if salt is None else (("salt", salt),)
+        return block_keys(root_key(fields), prompt, self._block_size)
+
+    def table(self, keys: tuple[bytes, ...], prompt_len: int, lookup: bool) -> BlockTable:
         """Return an empty table for a prompt; ``lookup`` False never reads the prefix cache.
 
         At least the last prompt token is always computed: its logits are wanted.
         """
-        if not self._prefix_cache:
-            return BlockTable((), 0)
-        fields = () if salt is None else (("salt", salt),)
-        keys = block_keys(root_key(fields), prompt, self._block_size)
-        return BlockTable(keys, (len(prompt) - 1) // self._block_size if lookup else 0)
+        return BlockTable(keys, (prompt_len - 1) // self._block_size if lookup and keys else 0)
 
     def admit(self, table: BlockTable, tokens: int, keep_free: int) -> int | None:
         """Take blocks for ``tokens`` positions, sharing what is cached; leave ``keep_free``.

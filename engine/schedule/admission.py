@@ -1,5 +1,6 @@
 """What the engine takes in: requests it can certainly serve, as sequences."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,14 @@ narrower ones."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Prompt:
+    """Token ids, and the keys of their full blocks."""
+
+    ids: NDArray[np.int32]
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """Checks requests against the model and the cache.
 
@@ -42,21 +51,34 @@ class Admission:
     max_model_len: int
     eos_token_ids: frozenset[int]
 
-    def sequence(self, request: GenerationRequest, arrival: int) -> Sequence:
-        """Turn a request into a sequence.
+    def sequences(self, requests: Iterable[GenerationRequest], arrival: int) -> list[Sequence]:
+        """Turn requests into sequences, numbered from ``arrival`` on.
 
         Raises ContextLengthError when prompt and completion cannot ever fit, RequestError when
-        the prompt is empty or an id or a setting is out of range.
+        the prompt is empty or an id or a setting is out of range. Requests that share a prompt
+        (several choices) share what is derived from it.
         """
-        prompt = self._prompt(request.prompt_ids)
-        self._check_sampling(request.sampling)
-        self._check_length(len(prompt), request.sampling.max_tokens)
+        prompts: dict[tuple[tuple[int, ...], str | None], _Prompt] = {}
+        made: list[Sequence] = []
+        for request in requests:
+            name = (request.prompt_ids, request.cache_salt)
+            prompt = prompts.get(name)
+            if prompt is None:
+                ids = self._prompt(request.prompt_ids)
+                prompt = prompts[name] = _Prompt(ids, self.cache.keys(ids, request.cache_salt))
+            made.append(self._sequence(request, prompt, arrival + len(made)))
+        return made
+
+    def _sequence(self, request: GenerationRequest, prompt: _Prompt, arrival: int) -> Sequence:
         sampling = request.sampling
+        self._check_sampling(sampling)
+        self._check_length(len(prompt.ids), sampling.max_tokens)
+        lookup = sampling.prompt_logprobs is None
         return Sequence(
             request,
             arrival,
-            prompt,
-            self.cache.table(prompt, request.cache_salt, lookup=sampling.prompt_logprobs is None),
+            prompt.ids,
+            self.cache.table(prompt.keys, len(prompt.ids), lookup),
             sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else self.eos_token_ids),
         )
 

@@ -37,7 +37,7 @@ class Policy:
         sampling = SamplingParams(max_tokens, prompt_logprobs=0 if scores else None)
         request = GenerationRequest(str(self.arrivals), tuple(prompt), sampling, priority=priority)
         ids = np.array(prompt, np.int32)
-        table = self.cache.table(ids, None, lookup=not scores)
+        table = self.cache.table(self.cache.keys(ids, None), len(ids), lookup=not scores)
         sequence = Sequence(request, self.arrivals, ids, table)
         self.scheduler.add(sequence)
         self.live.append(sequence)

@@ -14,7 +14,7 @@ B = 4
 def table(
     cache: KVCache, ids: list[int], salt: str | None = None, lookup: bool = True
 ) -> BlockTable:
-    return cache.table(np.array(ids, np.int32), salt, lookup)
+    return cache.table(cache.keys(np.array(ids, np.int32), salt), len(ids), lookup)
 
 
 def serve(cache: KVCache, ids: list[int], salt: str | None = None) -> int | None:
