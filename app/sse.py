@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.errors import error_json, error_response, to_api_error
+from app.errors import ApiError, error_json, error_response, to_api_error
+from engine.errors import RequestError
 
 logger = logging.getLogger("flare.http")
 
@@ -91,8 +92,8 @@ class EventStream(Response):
         except Exception as exc:
             # Every failure has to become an answer here: the status line may be gone already.
             error = to_api_error(exc)
-            if error.status >= 500:
-                logger.error("a streamed answer failed", exc_info=exc)
+            if not isinstance(exc, ApiError | RequestError):
+                logger.error("unforeseen error in a streamed answer", exc_info=exc)
             if not writer.started:
                 await _cancel(pings)
                 await error_response(error)(scope, receive, send)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.errors import INTERNAL_MESSAGE, ApiError, unavailable
 from engine.types import FinishReason, TokenDelta, TokenLogprobs
 
 
@@ -70,9 +69,7 @@ class Assembler:
         self._held: list[TokenEntry] = []
 
     def push(self, delta: TokenDelta) -> Piece:
-        """Take one delta. Raises ApiError when the engine gave the sequence up."""
-        if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise _failure(delta)
+        """Take one delta of a sequence that the engine has not given up."""
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         before = self.tokens
         text = self._take(delta)
@@ -131,10 +128,3 @@ class Assembler:
         released = tuple(held[:count])
         del held[:count]
         return released
-
-
-def _failure(delta: TokenDelta) -> ApiError:
-    """The engine's reason stays in its log; a client is told whether to try again."""
-    if delta.finish_reason is FinishReason.ABORT:
-        return unavailable("The server ended this request because it is shutting down.")
-    return ApiError(500, INTERNAL_MESSAGE, type="server_error")

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
-from app.errors import ApiError
+from app.errors import INTERNAL_MESSAGE, ApiError, unavailable
 from app.serving.assemble import Assembler, Piece
-from engine.types import EngineClient, GenerationRequest, TokenDelta
+from engine.types import EngineClient, EngineState, FinishReason, GenerationRequest, TokenDelta
 
 
 class Generation:
@@ -42,7 +42,10 @@ class Generation:
         return sum(self._assemblers[index].cached_tokens for index in first_choices)
 
     async def pieces(self) -> AsyncGenerator[list[Piece], None]:
-        """What the choices add, in the order of arrival; all that is there at one wake-up."""
+        """What the choices add, in the order of arrival; all that is there at one wake-up.
+
+        Raises ApiError when the engine gives a choice up; the others are then of no use.
+        """
         async with aclosing(_merge(self._streams)) as batches:
             async for batch in batches:
                 pieces = [self._take(index, delta) for index, delta in batch]
@@ -66,10 +69,19 @@ class Generation:
         assembler = self._assemblers[index]
         if assembler.finish is not None:
             return None
+        if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise _failure(self._engine.state)
         piece = assembler.push(delta)
         if piece.finish is not None and delta.finish_reason is None:
             self._engine.abort([self._requests[index].id])
         return piece
+
+
+def _failure(state: EngineState) -> ApiError:
+    """What a client is told of a sequence that the engine gave up; why is in the engine's log."""
+    if state is EngineState.DRAINING:
+        return unavailable("The server ended this request because it is shutting down.")
+    return ApiError(500, INTERNAL_MESSAGE, type="server_error")
 
 
 Batch = list[tuple[int, TokenDelta]]

@@ -240,7 +240,8 @@ async def test_drained_stream_ends_with_an_error(caplog: pytest.LogCaptureFixtur
                     draining = asyncio.create_task(api.parts.engine.drain(0.05))
                 raw += text
         await draining
-        assert "error" in json.loads(raw.strip().split("\n\n")[-1].removeprefix("data: "))
+        error = json.loads(raw.strip().split("\n\n")[-1].removeprefix("data: "))["error"]
+        assert error["code"] == "engine_unavailable"
         assert "[DONE]" not in raw
 
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ApiError
 from app.serving.assemble import Assembler, Piece, TokenEntry
 from engine.text.stops import StopMatcher
 from engine.types import FinishReason, TokenDelta, TokenLogprobs
@@ -120,13 +118,3 @@ def test_the_end_token_has_no_text_and_no_entry() -> None:
     _, pieces = assemble(deltas([*piece_ids("one"), 0], [1], FinishReason.STOP))
     text, entries, tokens, finish = joined(pieces)
     assert (text, len(entries), tokens, finish) == ("one", 1, [*piece_ids("one"), 0], "stop")
-
-
-@pytest.mark.parametrize(
-    ("reason", "status"), [(FinishReason.ERROR, 500), (FinishReason.ABORT, 503)]
-)
-def test_a_failed_sequence_is_an_error(reason: FinishReason, status: int) -> None:
-    with pytest.raises(ApiError) as caught:
-        assemble([TokenDelta(finish_reason=reason, error="numbers are not finite")])
-    assert caught.value.status == status
-    assert "finite" not in caught.value.message
