@@ -70,10 +70,14 @@ class Runner:
     async def _drain_and_stop(self) -> None:
         self._service.begin_drain()
         context = self._service.loaded
-        if context is not None:
-            logger.info("draining for up to %g s; signal again to end at once", self._drain_seconds)
-            await context.engine.drain(self._drain_seconds)
-        self.stop()
+        try:
+            if context is not None:
+                logger.info(
+                    "draining, up to %g s; a second signal ends at once", self._drain_seconds
+                )
+                await context.engine.drain(self._drain_seconds)
+        finally:
+            self.stop()
 
 
 def _uvicorn_config(app: FastAPI) -> uvicorn.Config:

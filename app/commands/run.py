@@ -1,18 +1,20 @@
 """``flare run``: serve a core. The engine loads beside the import of the web stack."""
 
+import gc
 import json
 import logging
 import os
 import socket
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.default_core import ensure_default_core
 from app.commands.run_options import make_parser
 from app.listener import bind, url_of
-from app.loading import start_loading
+from app.loading import Loaded, start_loading
 from app.logging import configure_logging
 from app.settings import Settings
 from app.sources import load_settings, unknown_variables
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("flare.server")
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 
 def main(arguments: list[str]) -> int:
     """Serve until a signal; the exit code. Raises the error that loading ended with."""
     started = time.perf_counter()
+    gc.disable()  # until the server is ready
     settings = load_settings(vars(make_parser().parse_args(arguments)))
     configure_logging(settings.log_level, settings.log_format)
     for line in unknown_variables():
@@ -37,6 +43,24 @@ def main(arguments: list[str]) -> int:
 
 def _serve(settings: Settings, core: Path, listener: socket.socket, started: float) -> int:
     loading = start_loading(settings.engine_config(core))
+    logger.info("listening on %s, loading %s", url_of(listener), core)
+    try:
+        code, error = _host(settings, loading, listener, started)
+    except KeyboardInterrupt:
+        code, error = INTERRUPTED, None
+    if error is not None:
+        raise error
+    if not loading.done():  # stopped while loading: native code in the thread cannot be called off
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _host(
+    settings: Settings, loading: Future[Loaded], listener: socket.socket, started: float
+) -> tuple[int, Exception | None]:
+    """Run the application; the exit code, and the error that loading ended with."""
     # Imported here, while the engine loads in its thread: the web stack is most of a start.
     from app.main import create_app
     from app.server import Runner
@@ -44,24 +68,18 @@ def _serve(settings: Settings, core: Path, listener: socket.socket, started: flo
 
     service = Service()
     runner = Runner(listener, service, settings.drain_seconds)
-    url = url_of(listener)
 
     def on_loaded(service: Service) -> None:
+        gc.freeze()  # what a start made lives as long as the process: never look at it again
+        gc.enable()
         if service.error is not None:
             runner.stop()
         else:
-            announce(url, service, settings, time.perf_counter() - started)
+            announce(url_of(listener), service, settings, time.perf_counter() - started)
 
-    logger.info("listening on %s, loading %s", url, core)
     app = create_app(settings.server_config(), loading, service=service, on_loaded=on_loaded)
     code = runner.run(app)
-    if service.error is not None:
-        raise service.error
-    if not loading.done():  # stopped while loading: native code in the thread cannot be called off
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return code, service.error
 
 
 def announce(url: str, service: "Service", settings: Settings, seconds: float) -> None:

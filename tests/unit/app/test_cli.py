@@ -221,13 +221,24 @@ def test_the_export_process_ignores_a_folder_named_app(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stdout) == (0, f"flare {__version__}\n")
 
 
-def test_starting_imports_no_torch_and_no_export() -> None:
-    """What ``flare run`` imports before and beside the engine."""
+@pytest.mark.parametrize(
+    ("imports", "forbidden"),
+    [
+        # All that serving needs: torch and export belong to other lives.
+        (
+            "app.commands.run, app.main, app.server, engine.factory, engine.text.assets",
+            "torch transformers rich openai gguf safetensors engine.export engine.models",
+        ),
+        # Before the engine begins to load: nothing that can be imported beside it.
+        ("app.commands.run", "fastapi starlette uvicorn numpy prometheus_client engine.core"),
+        # Before a subcommand is known.
+        ("app.cli", "pydantic asyncio argparse"),
+    ],
+)
+def test_what_a_start_imports(imports: str, forbidden: str) -> None:
     program = (
-        "import sys, app.main, app.server, app.commands.run, engine.factory;"
-        "bad = [m for m in sys.modules if m.split('.')[0] in"
-        " {'torch', 'transformers', 'rich', 'openai', 'gguf', 'safetensors'}"
-        " or m.startswith(('engine.export', 'engine.models'))];"
+        f"import sys, {imports};"
+        f"bad = [m for m in {forbidden.split()} if m in sys.modules];"
         "sys.exit(', '.join(bad) or 0)"
     )
     ran = subprocess.run(
