@@ -27,6 +27,7 @@ FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int
   constexpr int code_bytes = minima ? 256 : 512;
   const V d = load_half(block + code_bytes);
   const V m = minima ? load_half(block + code_bytes + 32) : zero();
+  FLARE_UNROLL
   for (int r = 0; r < kBlockRows; ++r) {
     if constexpr (minima) {
       acc[r] = fma(load_i32(dots + r * kPanel), d * splat(scales[r]), acc[r]);
@@ -41,29 +42,35 @@ FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int
   }
 }
 
+// Starts the products of one group: 16 rows x 16 columns of integers arrive at `dots`.
+FLARE_INLINE void multiply_group(const uint8_t* rows, const uint8_t* tile, int32_t* dots) {
+  tile_zero<0>();
+  tile_load<4>(rows, kGroup);
+  tile_load<6>(tile, 64);
+  tile_int8<0, 4, 6>();
+  tile_store<0>(dots, 64);
+}
+
 // One row block (pitch 16) against one panel. w: the packed panel; tiles: its codes, `tile_step`
-// bytes apart. The products of a group are computed while the one before is added.
+// bytes apart. The products of the next group are under way while one is added.
 template <Layout L>
 static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, int groups,
                        const uint8_t* rows, int32_t* dots, float* sums) {
   constexpr int step = kBlockRows * kCodeRowBytes;
   constexpr int bytes = L == Layout::q4p16 ? 320 : 544;
   V acc[kBlockRows];
+  FLARE_UNROLL
   for (int r = 0; r < kBlockRows; ++r) acc[r] = zero();
-  for (int g = 0; g <= groups; ++g) {
-    if (g < groups) {
-      tile_zero<0>();
-      tile_load<4>(rows + g * step, kGroup);
-      tile_load<6>(tiles + g * tile_step, 64);
-      tile_int8<0, 4, 6>();
-      tile_store<0>(dots + (g & 1) * 256, 64);
+  multiply_group(rows, tiles, dots);
+  for (int g = 0; g < groups; ++g) {
+    const int next = g + 1;
+    if (next < groups) {
+      multiply_group(rows + next * step, tiles + next * tile_step, dots + (next & 1) * 256);
     }
-    if (g > 0) {
-      const float* scales =
-          reinterpret_cast<const float*>(rows + (g - 1) * step + kBlockRows * kGroup);
-      add_group<L>(w + (g - 1) * bytes, scales, dots + ((g - 1) & 1) * 256, acc);
-    }
+    const uint8_t* scales = rows + g * step + kBlockRows * kGroup;
+    add_group<L>(w + g * bytes, reinterpret_cast<const float*>(scales), dots + (g & 1) * 256, acc);
   }
+  FLARE_UNROLL
   for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, acc[r]);
 }
 
@@ -72,18 +79,19 @@ static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int
                        float* sums) {
   const int rows = rows_in_block(span, block);
   const uint8_t* base = block_base(span, work.groups, block);
-  int32_t* dots = reinterpret_cast<int32_t*>(work.sums) + 512;
+  int32_t* dots = reinterpret_cast<int32_t*>(work.sums + 10 * 256);
   if (rows < kTileMinRows) {
     int8_block(work.args.layout, w, work.groups, base, rows, sums);
   } else if (work.args.layout == Layout::q4p16) {
-    const uint8_t* tiles = work.tiles + p * work.groups * kCodeTileBytes;
+    const uint8_t* tiles = work.codes + p * work.groups * kCodeTileBytes;
     int8_tiles<Layout::q4p16>(w, tiles, kCodeTileBytes, work.groups, base, dots, sums);
   } else {
     int8_tiles<Layout::q8p16>(w, w, 544, work.groups, base, dots, sums);
   }
 }
 
-static void span_int8(const Work& work, const Span& span, int panel, int count) {
+static void span_int8(const Work& work, const Span& span, Panels panels) {
+  const auto [panel, count] = panels;
   const int blocks = ceil_div(span.rows, kBlockRows);
   const bool tiles = rows_in_block(span, 0) >= kTileMinRows;
   if (tiles) shape_tiles(32);
@@ -91,12 +99,12 @@ static void span_int8(const Work& work, const Span& span, int panel, int count) 
     for (int p = 0; p < count; ++p) {
       const uint8_t* w = work.args.w + (panel + p) * work.panel_bytes;
       if (tiles && block == 0 && work.args.layout == Layout::q4p16) {
-        unpack_panel_q4(w, work.groups, work.tiles + p * work.groups * kCodeTileBytes);
+        unpack_panel_q4(w, work.groups, work.codes + p * work.groups * kCodeTileBytes);
       }
-      int8_panel(work, span, w, block, p, work.sums + p * 256);
+      int8_panel(work, span, w, block, p, work.sums + (8 + p) * 256);
     }
     finish_rows(work.args, span.first + block * kBlockRows, rows_in_block(span, block), panel,
-                count, work.sums, 256);
+                count, work.sums + 8 * 256, 256);
   }
 }
 

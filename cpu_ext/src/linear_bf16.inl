@@ -41,19 +41,24 @@ static void dequantise_panel(Layout layout, const uint8_t* w, int groups, uint8_
 template <int R>
 static void bf16_rows(const uint8_t* tiles, int groups, const float* x, int pitch, float* sums) {
   V acc[R];
+  FLARE_UNROLL
   for (int r = 0; r < R; ++r) acc[r] = zero();
   for (int g = 0; g < groups; ++g, tiles += kTileBytes, x += pitch * kGroup) {
     V even[R], odd[R];
+    FLARE_UNROLL
     for (int r = 0; r < R; ++r) even[r] = odd[r] = zero();
     for (int pair = 0; pair < kGroup / 2; ++pair) {
       const Pairs w = load_bf16_pairs(tiles + 64 * pair);
+      FLARE_UNROLL
       for (int r = 0; r < R; ++r) {
         even[r] = fma(splat(x[r * kGroup + 2 * pair]), w.even, even[r]);
         odd[r] = fma(splat(x[r * kGroup + 2 * pair + 1]), w.odd, odd[r]);
       }
     }
+    FLARE_UNROLL
     for (int r = 0; r < R; ++r) acc[r] = acc[r] + (even[r] + odd[r]);
   }
+  FLARE_UNROLL
   for (int r = 0; r < R; ++r) store(sums + r * kPanel, acc[r]);
 }
 

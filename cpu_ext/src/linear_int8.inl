@@ -25,12 +25,14 @@ static void int8_rows(const uint8_t* w, int groups, const int8_t* q, const float
   constexpr int bytes = minima ? 320 : 544;
   const int step = pitch * kCodeRowBytes;
   V acc[R];
+  FLARE_UNROLL
   for (int r = 0; r < R; ++r) acc[r] = zero();
   for (int g = 0; g < groups; ++g) {
     prefetch_block<bytes>(w);
     const Codes<L> codes(w);
     const V d = load_half(w + code_bytes);
     const V m = minima ? load_half(w + code_bytes + 32) : zero();
+    FLARE_UNROLL
     for (int r = 0; r < R; ++r) {
       int32_t start = 0;
       if (!minima) std::memcpy(&start, scales + pitch + r, sizeof start);
@@ -42,6 +44,7 @@ static void int8_rows(const uint8_t* w, int groups, const int8_t* q, const float
     q += step;
     scales += step / 4;
   }
+  FLARE_UNROLL
   for (int r = 0; r < R; ++r) store(sums + r * kPanel, acc[r]);
 }
 

@@ -94,7 +94,13 @@ struct Work {
   int groups;          // of 32 along k
   size_t panel_bytes;  // of the packed weight
   uint8_t* tiles;      // room for two panels of bfloat16 tiles, twice
-  float* sums;         // room for 2 panels x 16 rows x 16 columns, four times
+  uint8_t* codes;      // room for two panels of byte codes
+  float* sums;         // room for 16 x 16 accumulators of a panel, 12 times
+};
+
+// One or two neighbouring panels, the unit of the walk; none: past the end.
+struct Panels {
+  int first, count;
 };
 
 struct Spans {

@@ -4,7 +4,8 @@ namespace flare {
 namespace FLARE_ISA_NS {
 
 #if !defined(FLARE_TILES)
-static void span_int8(const Work& work, const Span& span, int panel, int count) {
+static void span_int8(const Work& work, const Span& span, Panels panels) {
+  const auto [panel, count] = panels;
   const uint8_t* w = work.args.w + panel * work.panel_bytes;
   const int blocks = ceil_div(span.rows, kBlockRows);
   for (int block = 0; block < blocks; ++block) {
@@ -19,7 +20,8 @@ static void span_int8(const Work& work, const Span& span, int panel, int count) 
   }
 }
 
-static void span_bf16(const Work& work, const Span& span, int panel, int count) {
+static void span_bf16(const Work& work, const Span& span, Panels panels) {
+  const auto [panel, count] = panels;
   const uint8_t* w = work.args.w + panel * work.panel_bytes;
   const size_t panel_tiles = static_cast<size_t>(work.groups) * kTileBytes;
   const bool packed = work.args.layout != Layout::bf16p16;
@@ -40,24 +42,39 @@ static void span_bf16(const Work& work, const Span& span, int panel, int count) 
                 kBlockRows * kPanel);
   }
 }
+
+// The walk ahead and what waits between panels: nothing on vectors (linear_amx_bf16.inl).
+struct Walk {
+  explicit Walk(const Work&) {}
+  void span_bf16(const Work& work, const Span& span, Panels here, Panels) {
+    FLARE_ISA_NS::span_bf16(work, span, here);
+  }
+  void finish() {}
+};
 #endif
+
+FLARE_INLINE Panels panels_at(int panel, int end) {
+  return {panel, end - panel < 2 ? (end > panel ? 1 : 0) : 2};
+}
 
 // One thread's panels, two at a time: the generated rows, then the prompt rows, while the panels
 // are in cache. Pairs start at even panels when they hold a gate and an up panel.
 static void walk_panels(const Work& work, const Spans& spans, int tid, int threads) {
-  const int panels = ceil_div(work.args.n, kPanel);
   const int unit = work.args.activation == Activation::none ? 1 : 2;
-  const Share share(panels / unit, tid, threads);
-  for (int panel = share.begin * unit; panel < share.end * unit; panel += 2) {
-    const int count = share.end * unit - panel < 2 ? 1 : 2;
+  const Share share(ceil_div(work.args.n, kPanel) / unit, tid, threads);
+  const int end = share.end * unit;
+  Walk walk(work);
+  for (int panel = share.begin * unit; panel < end; panel += 2) {
+    const Panels here = panels_at(panel, end), next = panels_at(panel + 2, end);
     for (int i = 0; i < spans.count; ++i) {
       if (spans.span[i].numerics == Numerics::int8_g32) {
-        span_int8(work, spans.span[i], panel, count);
+        span_int8(work, spans.span[i], here);
       } else {
-        span_bf16(work, spans.span[i], panel, count);
+        walk.span_bf16(work, spans.span[i], here, next);
       }
     }
   }
+  walk.finish();
 }
 
 void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier) {
@@ -72,7 +89,11 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, 
   convert_rows(args, spans, groups, alone ? Share(1, 0, 1) : Share(args.rows, tid, threads));
   if (!alone && threads > 1) barrier_wait(barrier, tid);
   const size_t panel_bytes = static_cast<size_t>(groups) * block_bytes(args.layout);
-  const Work work{args, groups, panel_bytes, own + area.tiles,
+  const Work work{args,
+                  groups,
+                  panel_bytes,
+                  own + area.tiles,
+                  own + area.codes,
                   reinterpret_cast<float*>(own + area.sums)};
 #if defined(FLARE_TILES)
   const TileUse use;

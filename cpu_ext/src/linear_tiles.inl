@@ -41,6 +41,11 @@ template <int T>
 FLARE_INLINE void tile_load(const void* p, int64_t stride) {
   asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(p), "r"(stride) : "memory");
 }
+// As tile_load, for data that is not used again soon.
+template <int T>
+FLARE_INLINE void tile_load_once(const void* p, int64_t stride) {
+  asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(p), "r"(stride) : "memory");
+}
 template <int T>
 FLARE_INLINE void tile_store(void* p, int64_t stride) {
   asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(p), "r"(stride) : "memory");

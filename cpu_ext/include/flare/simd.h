@@ -26,6 +26,13 @@
 #define FLARE_INLINE static inline __attribute__((always_inline))
 #define FLARE_INLINE_MEMBER inline __attribute__((always_inline))
 
+// Before a loop whose arrays must live in registers: unrolls it whole.
+#if defined(__clang__)
+#define FLARE_UNROLL _Pragma("unroll")
+#else
+#define FLARE_UNROLL _Pragma("GCC unroll 32")
+#endif
+
 namespace flare {
 namespace FLARE_ISA_NS {
 constexpr int kLanes = 16;
