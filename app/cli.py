@@ -66,7 +66,8 @@ def report(exc: BaseException) -> int:
     print(f"flare: error: {' '.join(message.split())}", file=sys.stderr)
     if isinstance(exc, SelectionError):
         for graph, reason in exc.reasons.items():
-            print(f"  {graph}: {reason}", file=sys.stderr)
+            if f"{graph}: {reason}" not in message:
+                print(f"  {graph}: {reason}", file=sys.stderr)
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
     return code

@@ -1,88 +1,25 @@
 """The server as a process: start, ready line, signals, drain, exit codes."""
 
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, suppress
 
 import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.process import ServerProcess, server_process
 
 
-class Process:
-    """A ``flare run`` under test; standard error is collected as it comes."""
-
-    def __init__(self, *arguments: str, load: float = 0, delay: float = 0, error: str = "-"):
-        command = [sys.executable, "-m", "tests.support.run_scripted", str(load), str(delay), error]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("FLARE_")}
-        self.process = subprocess.Popen(
-            [*command, *arguments],
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.errors: list[str] = []
-        self._reader = threading.Thread(target=self._collect, daemon=True)
-        self._reader.start()
-
-    def _collect(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors.append(line)
-
-    def url(self) -> str:
-        """The address from the log, printed before loading ends."""
-        for _ in range(1000):
-            for line in self.errors:
-                if found := re.search(r"listening on (\S+),", line):
-                    return found[1]
-            time.sleep(0.01)
-        raise AssertionError("".join(self.errors))
-
-    def wait(self, seconds: float = 15) -> int:
-        code = self.process.wait(seconds)
-        self._reader.join(5)
-        return code
-
-    @property
-    def stderr(self) -> str:
-        return "".join(self.errors)
-
-
-@contextmanager
 def running(
     *arguments: str, load: float = 0, delay: float = 0, error: str = "-"
-) -> Iterator[Process]:
-    process = Process(*arguments, load=load, delay=delay, error=error)
-    try:
-        yield process
-    finally:
-        process.process.kill()
-        process.wait()
-        assert process.process.stdout is not None
-        assert process.process.stderr is not None
-        process.process.stdout.close()
-        process.process.stderr.close()
-
-
-def until_ready(url: str) -> None:
-    for _ in range(1000):
-        if httpx.get(f"{url}/health").status_code == 200:
-            return
-        time.sleep(0.01)
-    raise AssertionError("not ready")
+) -> AbstractContextManager[ServerProcess]:
+    """``flare run`` with a scripted engine."""
+    command = [sys.executable, "-m", "tests.support.run_scripted", str(load), str(delay), error]
+    return server_process([*command, *arguments])
 
 
 class Stream(threading.Thread):
@@ -115,9 +52,8 @@ def test_probes_answer_while_loading_and_the_ready_line_comes_after() -> None:
         assert httpx.get(f"{url}/live").status_code == 200
         refused = httpx.post(f"{url}/v1/chat/completions", json={})
         assert refused.status_code == 503 and refused.headers["retry-after"]
-        until_ready(url)
-        assert server.process.stdout is not None
-        ready, attempt = server.process.stdout.readline(), server.process.stdout.readline()
+        server.ready()
+        ready, attempt = server.lines(2)
         assert url in ready and "scripted" in ready
         assert attempt.startswith(f"try: curl {url}/v1/chat/completions")
         server.process.send_signal(signal.SIGTERM)
@@ -126,8 +62,7 @@ def test_probes_answer_while_loading_and_the_ready_line_comes_after() -> None:
 
 def test_sigterm_lets_running_streams_finish() -> None:
     with running("--drain-seconds", "20", delay=0.02) as server:
-        url = server.url()
-        until_ready(url)
+        url = server.ready()
         streams = [Stream(url, 60) for _ in range(3)]
         for stream in streams:
             stream.start()
@@ -150,8 +85,7 @@ def test_sigterm_lets_running_streams_finish() -> None:
 
 def test_past_the_drain_limit_streams_get_an_error_event() -> None:
     with running("--drain-seconds", "0.5", delay=0.05) as server:
-        url = server.url()
-        until_ready(url)
+        url = server.ready()
         stream = Stream(url, 4000)
         stream.start()
         assert stream.started.wait(10)
@@ -166,8 +100,7 @@ def test_past_the_drain_limit_streams_get_an_error_event() -> None:
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(first: signal.Signals) -> None:
     with running("--drain-seconds", "60", delay=0.05) as server:
-        url = server.url()
-        until_ready(url)
+        url = server.ready()
         stream = Stream(url, 4000)
         stream.start()
         assert stream.started.wait(10)
@@ -183,9 +116,7 @@ def test_a_second_signal_ends_at_once(first: signal.Signals) -> None:
 def test_ctrl_c_is_130_ready_or_loading() -> None:
     for load in (0.0, 60.0):
         with running(load=load) as server:
-            url = server.url()
-            if not load:
-                until_ready(url)
+            url = server.url() if load else server.ready()
             assert httpx.get(f"{url}/live").status_code == 200
             server.process.send_signal(signal.SIGINT)
             assert server.wait() == 130
@@ -223,7 +154,7 @@ def test_a_taken_port_is_one_line_and_2() -> None:
 
 def test_json_logs_are_json_from_the_first_line_to_the_last() -> None:
     with running("--log-format", "json") as server:
-        until_ready(server.url())
+        server.ready()
         server.process.send_signal(signal.SIGTERM)
         assert server.wait() == 0
         records = [json.loads(line) for line in server.errors]
