@@ -3,12 +3,8 @@
 Wrong sizes and values raise ValueError, wrong types and array layouts TypeError.
 """
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
-
-Isa = Literal["portable", "avx2", "avx512", "amx", "neon"]
 
 def features() -> dict[str, bool]:
     """Instruction sets that this processor (and operating system) gives: avx2, avx512, amx, neon.
@@ -74,8 +70,8 @@ class Context:
     def kv_cache(self) -> NDArray[np.uint8]:
         """Layers x blocks x KVLayout.block_bytes, flat."""
 
-Operand = tuple[str, int | str]
-Launch = tuple[str, list[Operand], list[Operand], dict[str, int | float | str]]
+_Operand = tuple[str, int | str]
+_Launch = tuple[str, list[_Operand], list[_Operand], dict[str, int | float | str]]
 
 class Executable:
     """An instantiated program.
@@ -91,7 +87,7 @@ class Executable:
         self,
         context: Context,
         domain: tuple[int, int, int],
-        launches: list[Launch],
+        launches: list[_Launch],
         weights: list[NDArray[np.uint8]],
     ) -> None: ...
     def replay(

@@ -7,6 +7,8 @@ import flare_cpu
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.device.cpu.lower import NativeLaunch
+
 F32 = NDArray[np.float32]
 
 ISAS = ["portable", *(name for name, found in flare_cpu.features().items() if found)]
@@ -82,7 +84,7 @@ class Attention:
             self.context, (tokens, 32, 1), self.launches(), [aligned(table)]
         )
 
-    def launches(self) -> "list[flare_cpu.Launch]":
+    def launches(self) -> list[NativeLaunch]:
         at = self.offsets
         sizes: dict[str, int | float | str] = {
             "heads": self.shape.heads,

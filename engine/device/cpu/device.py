@@ -72,8 +72,14 @@ class CpuDevice:
                 sampler_slots,
                 lambda: self._logits,
             )
-        except (ValueError, MemoryError, RuntimeError) as error:
+        except (ValueError, RuntimeError) as error:
             raise DeviceError(f"cannot set up the CPU device: {error}") from error
+        except MemoryError as error:
+            wanted = model.kv.bytes_per_block * num_blocks
+            raise DeviceError(
+                f"no memory for {wanted} bytes of cache and {workspace_bytes} of workspace",
+                "Lower --kv-cache-memory, or --max-num-seqs.",
+            ) from error
         self._inputs = _inputs(self._context)
 
     @property

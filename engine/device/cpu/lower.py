@@ -1,15 +1,13 @@
 """Turns a program into the launches that the native extension takes."""
 
-from typing import TYPE_CHECKING
-
 from engine.errors import DeviceError
 from engine.ir.program import Buffer, Launch, Program, Space
 from engine.kernels.cpu import check_launch
 
-if TYPE_CHECKING:
-    from flare_cpu import Launch as NativeLaunch
-    from flare_cpu import Operand
-
+Operand = tuple[str, int | str]
+"""("arena", byte offset), ("weight", number), ("input", name) or ("state", name)."""
+NativeLaunch = tuple[str, list[Operand], list[Operand], dict[str, int | float | str]]
+"""Op, inputs, outputs, attributes: what ``flare_cpu.Executable`` takes."""
 ROW_OPS = frozenset({"rms_norm", "linear"})
 """Ops that run over all rows of the launch or over the wanted logits rows."""
 
@@ -22,7 +20,7 @@ def weight_names(program: Program) -> tuple[str, ...]:
     )
 
 
-def lower(program: Program) -> "list[NativeLaunch]":
+def lower(program: Program) -> list[NativeLaunch]:
     """Return the native launches; weights are numbered as in ``weight_names``.
 
     Raises DeviceError for a kernel that the CPU device does not have and for a buffer that the
@@ -32,7 +30,7 @@ def lower(program: Program) -> "list[NativeLaunch]":
     return [_lower_launch(launch, program, weights) for launch in program.launches]
 
 
-def _lower_launch(launch: Launch, program: Program, weights: dict[str, int]) -> "NativeLaunch":
+def _lower_launch(launch: Launch, program: Program, weights: dict[str, int]) -> NativeLaunch:
     check_launch(launch)
     buffers = program.buffers
     inputs = [_operand(buffers[name], weights) for name in launch.inputs]
@@ -46,7 +44,7 @@ def _lower_launch(launch: Launch, program: Program, weights: dict[str, int]) -> 
     return launch.op, inputs, outputs, attributes
 
 
-def _operand(buffer: Buffer, weights: dict[str, int]) -> "Operand":
+def _operand(buffer: Buffer, weights: dict[str, int]) -> Operand:
     if buffer.space is Space.WEIGHT:
         return "weight", weights[buffer.name]
     if buffer.space in {Space.INPUT, Space.STATE}:
