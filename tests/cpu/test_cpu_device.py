@@ -160,7 +160,7 @@ def test_a_pool_larger_than_memory_is_a_device_error() -> None:
             Domain(1, 1, 1),
             {},
             workspace_bytes=4096,
-            num_blocks=(1 << 25) - 1,
+            num_blocks=1 << 22,
             max_blocks=1,
             sampler_slots=1,
             threads=1,
