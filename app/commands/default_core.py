@@ -8,18 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.errors import FlareError, SettingsError
+from engine.errors import SettingsError
 
 MODEL = "smollm2"
 NAME = "smollm2-135m-instruct.core"
-
-
-class ExportFailed(FlareError):
-    """The export of the default core did not succeed; it has told why itself."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__("the default core could not be exported", f"flare export {MODEL} --help")
-        self.exit_code = code if code > 0 else 1
 
 
 def default_core_path() -> Path:
@@ -33,7 +25,8 @@ def ensure_default_core() -> Path:
     """The default core's path, exported first when it is missing.
 
     The export runs in a process of its own, so that the server starts without what it imports
-    and keeps none of its memory. Two starts at once export once: the other waits.
+    and keeps none of its memory. Two starts at once export once: the other waits. Raises
+    SystemExit with the export's exit code when it fails; it has told why itself.
     """
     path = default_core_path()
     if path.is_dir():
@@ -62,11 +55,11 @@ def export_environment() -> dict[str, str]:
 def _export(path: Path) -> None:
     print(f"flare: exporting the default model to {path}", file=sys.stderr, flush=True)
     command = export_command(MODEL, path)
-    code = subprocess.run(command, env=export_environment(), check=False).returncode
-    if code == 130:
-        raise KeyboardInterrupt
+    code = subprocess.run(
+        command, env=export_environment(), stdout=subprocess.DEVNULL, check=False
+    ).returncode
     if code != 0:
-        raise ExportFailed(code)
+        sys.exit(code if code > 0 else 1)
 
 
 @contextmanager

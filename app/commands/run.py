@@ -79,6 +79,7 @@ def _host(
 
     app = create_app(settings.server_config(), loading, service=service, on_loaded=on_loaded)
     code = runner.run(app)
+    gc.unfreeze()  # let the end of the process release the device in order
     return code, service.error
 
 

@@ -59,6 +59,7 @@ def serve(core: Path, *flags: str, **variables: str) -> Outcome:
         maps = Path(f"/proc/{server.process.pid}/maps").read_text()
         server.process.send_signal(signal.SIGTERM)
         assert server.wait() == 0, server.stderr
+        assert "leaked" not in server.stderr
     return Outcome(config, texts, metrics, maps)
 
 

@@ -13,7 +13,7 @@ from app.commands import default_core
 from app.commands.run_options import make_parser
 from app.settings import Settings
 from engine import __version__
-from engine.errors import FlareError, SelectionError, SettingsError
+from engine.errors import SelectionError, SettingsError
 from tests.support.checkpoints import complete_hf
 from tests.support.cores import CoreSpec, write_core
 
@@ -191,9 +191,9 @@ def test_a_failed_default_export_keeps_its_code(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     failed: subprocess.CompletedProcess[str] = subprocess.CompletedProcess([], code)
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
-    with pytest.raises(FlareError) as caught:
+    with pytest.raises(SystemExit) as caught:
         default_core.ensure_default_core()
-    assert caught.value.exit_code == expected
+    assert caught.value.code == expected
 
 
 def test_a_cache_that_cannot_be_written_is_a_settings_error(
