@@ -1,12 +1,10 @@
 // bf16_t32 on AMX tiles: two row blocks by two panels at a time.
 //
-// While tiles multiply, the vector units do the chores: they prepare the next panels (dequantise
-// them, or ask for them from memory) and finish the rows before (bias, activation, residual).
+// Stores are kept apart from the products (dequantise, multiply, finish, in turn): a tile load
+// waits for earlier stores to lines with the same page offset, and four tiles cover a whole page.
 
 namespace flare {
 namespace FLARE_ISA_NS {
-
-constexpr int kQuarters = 4;  // of a tile: the step in which panels are prepared
 
 FLARE_INLINE __m512i weave_pairs(__m512 even, __m512 odd) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
@@ -47,88 +45,21 @@ FLARE_INLINE void dequantise_quarter_q8(const uint8_t* block, int quarter, uint8
   }
 }
 
-// Makes the tiles of one or two panels, a quarter of a tile at a time. bf16p16 panels are tiles as
-// they lie: they are only asked for from memory.
-struct Preparation {
-  Layout layout = Layout::q4p16;
-  const uint8_t* block = nullptr;
-  uint8_t* tile = nullptr;
-  int done = 0, left = 0;  // quarters
-
-  void start(const Work& work, Panels panels, uint8_t* tiles) {
-    layout = work.args.layout;
-    block = work.args.w + panels.first * work.panel_bytes;
-    tile = tiles;
-    done = 0;
-    left = panels.count * work.groups * kQuarters;
-  }
-
-  void step() {
-    if (layout == Layout::q4p16) {
-      dequantise_quarter_q4(block, done, tile);
-    } else if (layout == Layout::q8p16) {
-      dequantise_quarter_q8(block, done, tile);
-    } else {
-      for (int i = 0; i < 256; i += 64) __builtin_prefetch(block + 256 * done + i, 0, 2);
-    }
-    --left;
-    if (++done < kQuarters) return;
-    done = 0;
-    block += block_bytes(layout);
-    tile += kTileBytes;
-    for (int i = 0; i < block_bytes(layout); i += 64) {
-      __builtin_prefetch(block + kPrefetchBytes + i, 0, 3);
+// The bfloat16 tiles of neighbouring panels, which follow each other in both places.
+template <Layout L>
+static void dequantise_panels(const uint8_t* block, int blocks, uint8_t* tile) {
+  constexpr int bytes = L == Layout::q4p16 ? 320 : 544;
+  for (int i = 0; i < blocks; ++i, block += bytes, tile += kTileBytes) {
+    prefetch_block<bytes>(block);
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      if constexpr (L == Layout::q4p16) {
+        dequantise_quarter_q4(block, quarter, tile);
+      } else {
+        dequantise_quarter_q8(block, quarter, tile);
+      }
     }
   }
-};
-
-// Up to 32 rows of one or two panels whose sums are ready: [block][panel][16][16].
-struct Completion {
-  const float* sums = nullptr;
-  Panels panels = {};
-  int row = 0, done = 0, left = 0;
-
-  void step(const LinearArgs& args) {
-    const float* sum = sums + done / kBlockRows * 512 + done % kBlockRows * kPanel;
-    finish_row(args, row + done, panels.first, panels.count, load(sum), load(sum + 256));
-    ++done;
-    --left;
-  }
-};
-
-// Work for the vector units, spread over the k-steps of a multiplication.
-class Chores {
- public:
-  Chores(const LinearArgs& args) : args_(args) {}
-  Preparation preparation;
-  Completion completion;
-
-  // Plans for `steps` calls of step(): the whole completion and `quarters` of the preparation.
-  void plan(int steps, int quarters) {
-    steps_ = steps;
-    rows_ = completion.left;
-    quarters_ = quarters < preparation.left ? quarters : preparation.left;
-    row_debt_ = quarter_debt_ = 0;
-  }
-
-  __attribute__((noinline)) void step() {
-    for (quarter_debt_ += quarters_; quarter_debt_ >= steps_; quarter_debt_ -= steps_) {
-      preparation.step();
-    }
-    for (row_debt_ += rows_; row_debt_ >= steps_; row_debt_ -= steps_) completion.step(args_);
-  }
-
-  void prepare_rest() {
-    while (preparation.left > 0) preparation.step();
-  }
-  void complete_rest() {
-    while (completion.left > 0) completion.step(args_);
-  }
-
- private:
-  const LinearArgs& args_;
-  int steps_ = 1, rows_ = 0, quarters_ = 0, row_debt_ = 0, quarter_debt_ = 0;
-};
+}
 
 // Row blocks' tiles, a step apart along k, and panels' tiles.
 struct Operands {
@@ -154,16 +85,19 @@ FLARE_INLINE void bf16_step(const Operands& o, int g) {
   }
 }
 
-// A row blocks against P panels; sums: [block][panel][16][16].
-template <int A, int P>
-static void bf16_tiles(const Operands& o, int groups, float* sums, Chores& chores) {
+// A row blocks against P panels; sums: [block][panel][16][16]. Stream: the panels come from memory.
+template <int A, int P, bool Stream>
+static void bf16_tiles(const Operands& o, int groups, float* sums) {
   tile_zero<0>();
   tile_zero<1>();
   tile_zero<2>();
   tile_zero<3>();
   for (int g = 0; g < groups; ++g) {
+    if constexpr (Stream) {
+      prefetch_block<kTileBytes>(o.left + g * kTileBytes);
+      if constexpr (P == 2) prefetch_block<kTileBytes>(o.right + g * kTileBytes);
+    }
     bf16_step<A, P>(o, g);
-    chores.step();
   }
   tile_store<0>(sums, 64);
   if constexpr (P == 2) tile_store<1>(sums + 256, 64);
@@ -171,65 +105,63 @@ static void bf16_tiles(const Operands& o, int groups, float* sums, Chores& chore
   if constexpr (A == 2 && P == 2) tile_store<3>(sums + 768, 64);
 }
 
-// A thread's walk over its panels: the next pair is prepared, and the rows before are completed,
-// while a pair is multiplied.
-class Walk {
- public:
-  explicit Walk(const Work& work) : chores_(work.args) {}
+using Bf16Tiles = void (*)(const Operands&, int, float*);
 
-  void span_bf16(const Work& work, const Span& span, Panels here, Panels next) {
-    const size_t panel_tiles = static_cast<size_t>(work.groups) * kTileBytes;
-    const bool packed = work.args.layout != Layout::bf16p16;
-    uint8_t* room[2] = {work.tiles, work.tiles + 2 * panel_tiles};
-    if (ready_ != here.first) {
-      chores_.preparation.start(work, here, room[turn_]);
-      chores_.prepare_rest();
-    }
-    const uint8_t* tiles = packed ? room[turn_] : work.args.w + here.first * work.panel_bytes;
-    turn_ ^= 1;
-    chores_.preparation.start(work, next, room[turn_]);
-    ready_ = next.first;
-    shape_tiles(64);
-    const int blocks = ceil_div(span.rows, kBlockRows);
-    for (int block = 0; block < blocks; block += 2) {
-      const int pairs_left = ceil_div(blocks - block, 2);
-      chores_.plan(work.groups, ceil_div(chores_.preparation.left, pairs_left));
-      multiply(work, span, here, tiles, block, blocks - block < 2 ? 1 : 2);
-    }
-    chores_.prepare_rest();
+template <bool Stream>
+static Bf16Tiles bf16_tiles_for(int blocks, int panels) {
+  if (blocks == 2) return panels == 2 ? bf16_tiles<2, 2, Stream> : bf16_tiles<2, 1, Stream>;
+  return panels == 2 ? bf16_tiles<1, 2, Stream> : bf16_tiles<1, 1, Stream>;
+}
+
+// Asks for the lines that the rows' results go to, ahead of the products.
+FLARE_INLINE void prefetch_results(const LinearArgs& args, int row, int rows, Panels panels) {
+  const bool pair = args.activation == Activation::none;
+  const float* y = args.y + row * args.ldy + (pair ? panels.first : panels.first / 2) * kPanel;
+  for (int r = 0; r < rows; ++r, y += args.ldy) {
+    __builtin_prefetch(y, 1, 3);
+    if (pair) __builtin_prefetch(y + kPanel, 1, 3);
   }
+}
 
-  void finish() { chores_.complete_rest(); }
-
- private:
-  void multiply(const Work& work, const Span& span, Panels here, const uint8_t* tiles, int block,
-                int blocks) {
-    Operands o = {block_base(span, work.groups, block), nullptr, pitch_bytes(span, block), 0,
-                  tiles, tiles + static_cast<size_t>(work.groups) * kTileBytes};
-    int rows = rows_in_block(span, block);
-    if (blocks == 2) {
-      o.second = block_base(span, work.groups, block + 1);
-      o.second_step = pitch_bytes(span, block + 1);
-      rows += rows_in_block(span, block + 1);
-    }
-    float* sums = work.sums + 1024 * flip_;
-    flip_ ^= 1;
-    const auto kernel = blocks == 2 ? (here.count == 2 ? bf16_tiles<2, 2> : bf16_tiles<2, 1>)
-                                    : (here.count == 2 ? bf16_tiles<1, 2> : bf16_tiles<1, 1>);
-    kernel(o, work.groups, sums, chores_);
-    chores_.complete_rest();
-    chores_.completion = {sums, here, span.first + block * kBlockRows, 0, rows};
+// One or two row blocks, from `block`, against one or two panels.
+static void bf16_blocks(const Work& work, const Span& span, Panels panels, const uint8_t* tiles,
+                        int block, int blocks, bool stream) {
+  const auto step = [&](int b) { return int64_t{64} * row_pitch(rows_in_block(span, b)); };
+  Operands o = {block_base(span, work.groups, block), nullptr, step(block), 0, tiles,
+                tiles + static_cast<size_t>(work.groups) * kTileBytes};
+  int rows = rows_in_block(span, block);
+  if (blocks == 2) {
+    o.second = block_base(span, work.groups, block + 1);
+    o.second_step = step(block + 1);
+    rows += rows_in_block(span, block + 1);
   }
-
-  static int64_t pitch_bytes(const Span& span, int block) {
-    return static_cast<int64_t>(row_pitch(rows_in_block(span, block))) * 64;
+  const int row = span.first + block * kBlockRows;
+  prefetch_results(work.args, row, rows, panels);
+  const Bf16Tiles kernel = stream ? bf16_tiles_for<true>(blocks, panels.count)
+                                  : bf16_tiles_for<false>(blocks, panels.count);
+  kernel(o, work.groups, work.sums);
+  for (int b = 0; b < blocks; ++b) {
+    finish_rows(work.args, row + b * kBlockRows, rows_in_block(span, block + b), panels,
+                work.sums + 512 * b);
   }
+}
 
-  Chores chores_;
-  int ready_ = -1;  // first panel whose tiles lie in room turn_
-  int turn_ = 0;
-  int flip_ = 0;
-};
+static void span_bf16(const Work& work, const Span& span, Panels panels) {
+  const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
+  const bool packed = work.args.layout != Layout::bf16p16;
+  const int tiles = panels.count * work.groups;
+  if (work.args.layout == Layout::q4p16) {
+    dequantise_panels<Layout::q4p16>(w, tiles, work.tiles);
+  } else if (packed) {
+    dequantise_panels<Layout::q8p16>(w, tiles, work.tiles);
+  }
+  shape_tiles(64);
+  const int blocks = ceil_div(span.rows, kBlockRows);
+  for (int block = 0; block < blocks; block += 2) {
+    bf16_blocks(work, span, panels, packed ? work.tiles : w, block, blocks - block < 2 ? 1 : 2,
+                !packed && block == 0);
+  }
+}
 
 }  // namespace FLARE_ISA_NS
 }  // namespace flare

@@ -79,11 +79,11 @@ static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int
                        float* sums) {
   const int rows = rows_in_block(span, block);
   const uint8_t* base = block_base(span, work.groups, block);
-  int32_t* dots = reinterpret_cast<int32_t*>(work.sums + 10 * 256);
+  int32_t* dots = reinterpret_cast<int32_t*>(work.sums + 4 * kSumStride);
   if (rows < kTileMinRows) {
     int8_block(work.args.layout, w, work.groups, base, rows, sums);
   } else if (work.args.layout == Layout::q4p16) {
-    const uint8_t* tiles = work.codes + p * work.groups * kCodeTileBytes;
+    const uint8_t* tiles = work.tiles + p * work.groups * kCodeTileBytes;
     int8_tiles<Layout::q4p16>(w, tiles, kCodeTileBytes, work.groups, base, dots, sums);
   } else {
     int8_tiles<Layout::q8p16>(w, w, 544, work.groups, base, dots, sums);
@@ -91,20 +91,19 @@ static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int
 }
 
 static void span_int8(const Work& work, const Span& span, Panels panels) {
-  const auto [panel, count] = panels;
   const int blocks = ceil_div(span.rows, kBlockRows);
   const bool tiles = rows_in_block(span, 0) >= kTileMinRows;
   if (tiles) shape_tiles(32);
   for (int block = 0; block < blocks; ++block) {
-    for (int p = 0; p < count; ++p) {
-      const uint8_t* w = work.args.w + (panel + p) * work.panel_bytes;
+    for (int p = 0; p < panels.count; ++p) {
+      const uint8_t* w = work.args.w + (panels.first + p) * work.panel_bytes;
       if (tiles && block == 0 && work.args.layout == Layout::q4p16) {
-        unpack_panel_q4(w, work.groups, work.codes + p * work.groups * kCodeTileBytes);
+        unpack_panel_q4(w, work.groups, work.tiles + p * work.groups * kCodeTileBytes);
       }
-      int8_panel(work, span, w, block, p, work.sums + (8 + p) * 256);
+      int8_panel(work, span, w, block, p, work.sums + p * kSumStride);
     }
-    finish_rows(work.args, span.first + block * kBlockRows, rows_in_block(span, block), panel,
-                count, work.sums + 8 * 256, 256);
+    finish_rows(work.args, span.first + block * kBlockRows, rows_in_block(span, block), panels,
+                work.sums);
   }
 }
 

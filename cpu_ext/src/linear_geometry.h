@@ -17,7 +17,8 @@ constexpr int kGroup = 32;     // values along k of a packed block
 constexpr int kBlockRows = 16; // rows of a row block
 constexpr int kCodeRowBytes = 40;
 constexpr int kTileBytes = 1024;  // 16 pairs x 16 columns x 2 bfloat16
-constexpr size_t kSumBytes = 12 * 1024;
+constexpr int kSumStride = 256;           // floats of a panel's 16 x 16 sums
+constexpr size_t kSumBytes = 6 * 1024;    // two row blocks x two panels, and two of integers
 constexpr size_t kSlack = 4096;   // tiles may be loaded past the last rows; never used as values
 
 static inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -33,16 +34,14 @@ static inline size_t span_bytes(int rows, int groups) {
   return padded * static_cast<size_t>(groups) * kGroup * sizeof(float) + kSlack;
 }
 
-// One thread's area: one converted row, two pairs of panels as bfloat16 tiles, a pair of panels as
-// byte codes, and accumulators.
+// One thread's area: one converted row, a pair of panels as tiles, accumulators.
 struct ThreadArea {
-  size_t row, tiles, codes, sums, bytes;
+  size_t row, tiles, sums, bytes;
   explicit ThreadArea(int groups) {
     const size_t k = static_cast<size_t>(groups);
     row = 0;
     tiles = row + align64(k * kGroup * sizeof(float) + kSlack);
-    codes = tiles + 4 * k * kTileBytes;
-    sums = codes + k * kTileBytes;
+    sums = tiles + 2 * k * kTileBytes;
     bytes = sums + kSumBytes + 64;
   }
 };

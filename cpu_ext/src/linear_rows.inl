@@ -10,6 +10,20 @@ struct Span {
   uint8_t* base;
 };
 
+// What one thread works with.
+struct Work {
+  const LinearArgs& args;
+  int groups;          // of 32 along k
+  size_t panel_bytes;  // of the packed weight
+  uint8_t* tiles;      // room for two panels as bfloat16 tiles
+  float* sums;         // room for kSumBytes of accumulators
+};
+
+// One or two neighbouring panels, the unit of the walk.
+struct Panels {
+  int first, count;
+};
+
 #if defined(FLARE_TILES)
 constexpr int kBf16RowBytes = 64;
 #else
@@ -87,21 +101,6 @@ static void convert_row(const LinearArgs& args, const Span& span, int groups, in
     }
   }
 }
-
-// What one thread works with.
-struct Work {
-  const LinearArgs& args;
-  int groups;          // of 32 along k
-  size_t panel_bytes;  // of the packed weight
-  uint8_t* tiles;      // room for two panels of bfloat16 tiles, twice
-  uint8_t* codes;      // room for two panels of byte codes
-  float* sums;         // room for 16 x 16 accumulators of a panel, 12 times
-};
-
-// One or two neighbouring panels, the unit of the walk; none: past the end.
-struct Panels {
-  int first, count;
-};
 
 struct Spans {
   Span span[2];

@@ -5,27 +5,24 @@ namespace FLARE_ISA_NS {
 
 #if !defined(FLARE_TILES)
 static void span_int8(const Work& work, const Span& span, Panels panels) {
-  const auto [panel, count] = panels;
-  const uint8_t* w = work.args.w + panel * work.panel_bytes;
+  const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
   const int blocks = ceil_div(span.rows, kBlockRows);
   for (int block = 0; block < blocks; ++block) {
     const int rows = rows_in_block(span, block);
     const uint8_t* base = block_base(span, work.groups, block);
-    for (int p = 0; p < count; ++p) {
+    for (int p = 0; p < panels.count; ++p) {
       int8_block(work.args.layout, w + p * work.panel_bytes, work.groups, base, rows,
-                 work.sums + p * kBlockRows * kPanel);
+                 work.sums + p * kSumStride);
     }
-    finish_rows(work.args, span.first + block * kBlockRows, rows, panel, count, work.sums,
-                kBlockRows * kPanel);
+    finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
   }
 }
 
 static void span_bf16(const Work& work, const Span& span, Panels panels) {
-  const auto [panel, count] = panels;
-  const uint8_t* w = work.args.w + panel * work.panel_bytes;
+  const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
   const size_t panel_tiles = static_cast<size_t>(work.groups) * kTileBytes;
   const bool packed = work.args.layout != Layout::bf16p16;
-  for (int p = 0; packed && p < count; ++p) {
+  for (int p = 0; packed && p < panels.count; ++p) {
     dequantise_panel(work.args.layout, w + p * work.panel_bytes, work.groups,
                      work.tiles + p * panel_tiles);
   }
@@ -34,28 +31,15 @@ static void span_bf16(const Work& work, const Span& span, Panels panels) {
   for (int block = 0; block < blocks; ++block) {
     const int rows = rows_in_block(span, block);
     const uint8_t* base = block_base(span, work.groups, block);
-    for (int p = 0; p < count; ++p) {
+    for (int p = 0; p < panels.count; ++p) {
       bf16_block(tiles + p * panel_tiles, work.groups, base, rows,
-                 work.sums + p * kBlockRows * kPanel);
+                 work.sums + p * kSumStride);
     }
-    finish_rows(work.args, span.first + block * kBlockRows, rows, panel, count, work.sums,
-                kBlockRows * kPanel);
+    finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
   }
 }
 
-// The walk ahead and what waits between panels: nothing on vectors (linear_amx_bf16.inl).
-struct Walk {
-  explicit Walk(const Work&) {}
-  void span_bf16(const Work& work, const Span& span, Panels here, Panels) {
-    FLARE_ISA_NS::span_bf16(work, span, here);
-  }
-  void finish() {}
-};
 #endif
-
-FLARE_INLINE Panels panels_at(int panel, int end) {
-  return {panel, end - panel < 2 ? (end > panel ? 1 : 0) : 2};
-}
 
 // One thread's panels, two at a time: the generated rows, then the prompt rows, while the panels
 // are in cache. Pairs start at even panels when they hold a gate and an up panel.
@@ -63,18 +47,16 @@ static void walk_panels(const Work& work, const Spans& spans, int tid, int threa
   const int unit = work.args.activation == Activation::none ? 1 : 2;
   const Share share(ceil_div(work.args.n, kPanel) / unit, tid, threads);
   const int end = share.end * unit;
-  Walk walk(work);
   for (int panel = share.begin * unit; panel < end; panel += 2) {
-    const Panels here = panels_at(panel, end), next = panels_at(panel + 2, end);
+    const Panels here = {panel, end - panel < 2 ? 1 : 2};
     for (int i = 0; i < spans.count; ++i) {
       if (spans.span[i].numerics == Numerics::int8_g32) {
         span_int8(work, spans.span[i], here);
       } else {
-        walk.span_bf16(work, spans.span[i], here, next);
+        span_bf16(work, spans.span[i], here);
       }
     }
   }
-  walk.finish();
 }
 
 void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier) {
@@ -89,11 +71,7 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, 
   convert_rows(args, spans, groups, alone ? Share(1, 0, 1) : Share(args.rows, tid, threads));
   if (!alone && threads > 1) barrier_wait(barrier, tid);
   const size_t panel_bytes = static_cast<size_t>(groups) * block_bytes(args.layout);
-  const Work work{args,
-                  groups,
-                  panel_bytes,
-                  own + area.tiles,
-                  own + area.codes,
+  const Work work{args, groups, panel_bytes, own + area.tiles,
                   reinterpret_cast<float*>(own + area.sums)};
 #if defined(FLARE_TILES)
   const TileUse use;

@@ -22,31 +22,71 @@ FLARE_INLINE void store_columns(const LinearArgs& args, V value, int row, int co
   }
 }
 
-// Finishes one row of one panel (none) or of a gate and an up panel (*_mul).
-// sums: the row's accumulators of panels `panel` and `panel + 1`; count: panels present.
+// Finishes one row of one or two panels, the right edge among them. *_mul: n is a multiple of 32,
+// so both panels are whole.
 FLARE_INLINE void finish_row(const LinearArgs& args, int row, int panel, int count, V first,
                              V second) {
-  first = with_bias(args, first, panel);
-  if (args.activation == Activation::none) {
-    store_columns(args, first, row, panel * kPanel, args.n);
-    if (count > 1) {
-      second = with_bias(args, second, panel + 1);
-      store_columns(args, second, row, (panel + 1) * kPanel, args.n);
-    }
-    return;
-  }
-  second = with_bias(args, second, panel + 1);
-  const V gate = args.activation == Activation::silu_mul ? silu(first) : gelu_tanh(first);
-  store_columns(args, gate * second, row, panel / 2 * kPanel, args.n / 2);
+  store_columns(args, with_bias(args, first, panel), row, panel * kPanel, args.n);
+  if (count < 2) return;
+  store_columns(args, with_bias(args, second, panel + 1), row, (panel + 1) * kPanel, args.n);
 }
 
-// Finishes `rows` rows from accumulators kept as [panel][row][16] floats, row stride 16.
-static void finish_rows(const LinearArgs& args, int first_row, int rows, int panel, int count,
-                        const float* sums, int panel_stride) {
-  for (int r = 0; r < rows; ++r) {
-    const float* sum = sums + r * kPanel;
-    const V second = count > 1 ? load(sum + panel_stride) : zero();
-    finish_row(args, first_row + r, panel, count, load(sum), second);
+// Finishes rows of a whole pair of panels (*_mul: of a gate and an up panel), the usual case.
+template <Activation A, bool Bias, bool Residual>
+static void finish_pair(const LinearArgs& args, int first_row, int rows, int panel,
+                        const float* sums) {
+  constexpr bool mul = A != Activation::none;
+  const int column = (mul ? panel / 2 : panel) * kPanel;
+  float* y = args.y + first_row * args.ldy + column;
+  const float* residual = Residual ? args.residual + first_row * args.ldr + column : nullptr;
+  const V left = Bias ? load(args.bias + panel * kPanel) : zero();
+  const V right = Bias ? load(args.bias + (panel + 1) * kPanel) : zero();
+  for (int r = 0; r < rows; ++r, y += args.ldy, sums += kPanel) {
+    V first = load(sums), second = load(sums + kSumStride);
+    if constexpr (Bias) {
+      first = first + left;
+      second = second + right;
+    }
+    if constexpr (mul) {
+      const V gate = A == Activation::silu_mul ? silu(first) : gelu_tanh(first);
+      first = gate * second;
+    }
+    if constexpr (Residual) {
+      first = first + load(residual);
+      if constexpr (!mul) second = second + load(residual + kPanel);
+      residual += args.ldr;
+    }
+    store(y, first);
+    if constexpr (!mul) store(y + kPanel, second);
+  }
+}
+
+using FinishPair = void (*)(const LinearArgs&, int, int, int, const float*);
+
+template <Activation A>
+static FinishPair finish_pair_for(const LinearArgs& args) {
+  if (args.bias) return args.residual ? finish_pair<A, true, true> : finish_pair<A, true, false>;
+  return args.residual ? finish_pair<A, false, true> : finish_pair<A, false, false>;
+}
+
+static FinishPair finish_pair_for(const LinearArgs& args) {
+  switch (args.activation) {
+    case Activation::silu_mul: return finish_pair_for<Activation::silu_mul>(args);
+    case Activation::gelu_mul: return finish_pair_for<Activation::gelu_mul>(args);
+    default: return finish_pair_for<Activation::none>(args);
+  }
+}
+
+// Finishes `rows` rows of the panels from accumulators kept as [panel][16][16].
+static void finish_rows(const LinearArgs& args, int first_row, int rows, Panels panels,
+                        const float* sums) {
+  if (panels.count == 2 && (panels.first + 2) * kPanel <= args.n) {
+    finish_pair_for(args)(args, first_row, rows, panels.first, sums);
+    return;
+  }
+  for (int r = 0; r < rows; ++r, sums += kPanel) {
+    finish_row(args, first_row + r, panels.first, panels.count, load(sums),
+               load(sums + kSumStride));
   }
 }
 
