@@ -30,20 +30,26 @@ static void attend_begin() {
 
 static void attend_end() { _tile_release(); }
 
-// exp2_nonpositive (math.h) in fewer instructions: results below the normal range flush to zero in
-// VSCALEFPS just where that function selects zero.
+// exp2_prompt in fewer instructions: VSCALEFPS flushes results below the normal range to zero just
+// where that function selects zero.
 FLARE_INLINE V exp2_tile(V x) {
   const V c = max(splat(-200.0f), x);
   const V n = rint(c);
   const V r = c - n;
-  V q = splat(0.000153533605043776f);
-  q = fma(q, r, splat(0.00133988750167191f));
-  q = fma(q, r, splat(0.00961843691766262f));
-  q = fma(q, r, splat(0.0555033236742020f));
-  q = fma(q, r, splat(0.240226477384567f));
-  q = fma(q, r, splat(0.693147182464600f));
+  V q = splat(0.009582829661667347f);
+  q = fma(q, r, splat(0.055906400084495544f));
+  q = fma(q, r, splat(0.24024099111557007f));
+  q = fma(q, r, splat(0.6931241750717163f));
   return {_mm512_scalef_ps(fma(q, r, splat(1.0f)).r, n.r)};
 }
+
+// Softmax state of 16 queries.
+struct alignas(64) TileRows {
+  float maximum[16];
+  float alpha[16];  // of the tile at hand
+  float sum[16 * kLanes];
+  int position[16];
+};
 
 template <int H>
 FLARE_INLINE void zero_tiles() {
@@ -142,56 +148,118 @@ static void weigh_tile(const Tile& t, int blocks, int valid, int padded, Attenti
   publish();
 }
 
-// soften<true> of attention.inl with the probabilities packed as an A operand.
+// The scores of 16 keys, those from `count` on far below any other.
 template <bool kMasked>
-FLARE_INLINE void soften_tile(const float* s, int count, int padded, AttentionState& state,
-                              float* out, uint16_t* p16) {
+FLARE_INLINE V visible_scores(const float* s, int count) {
+  if (!kMasked) return load(s);
+  const unsigned mask = count >= kLanes ? 0xffffu : count > 0 ? (1u << count) - 1 : 0;
+  return {_mm512_mask_loadu_ps(splat(kLowest).r, static_cast<__mmask16>(mask), s)};
+}
+
+template <bool kMasked>
+FLARE_INLINE V row_maxima(const float* s, int count) {
+  const V a = visible_scores<kMasked>(s, count);
+  const V b = visible_scores<kMasked>(s + kLanes, count - kLanes);
+  const V c = visible_scores<kMasked>(s + 2 * kLanes, count - 2 * kLanes);
+  const V d = visible_scores<kMasked>(s + 3 * kLanes, count - 3 * kLanes);
+  return max(max(a, b), max(c, d));
+}
+
+// Lane-wise maxima of two vectors' halves, quarters ...: after the four steps of `maxima`, lane i
+// holds the maximum of vector i.
+FLARE_INLINE V fold8(V a, V b) {
+  return max(V{_mm512_shuffle_f32x4(a.r, b.r, 0x44)}, V{_mm512_shuffle_f32x4(a.r, b.r, 0xee)});
+}
+FLARE_INLINE V fold4(V a, V b) {
+  return max(V{_mm512_shuffle_f32x4(a.r, b.r, 0x88)}, V{_mm512_shuffle_f32x4(a.r, b.r, 0xdd)});
+}
+FLARE_INLINE V fold2(V a, V b) {
+  return max(V{_mm512_shuffle_ps(a.r, b.r, 0x44)}, V{_mm512_shuffle_ps(a.r, b.r, 0xee)});
+}
+FLARE_INLINE V fold1(V a, V b) {
+  return max(V{_mm512_shuffle_ps(a.r, b.r, 0x88)}, V{_mm512_shuffle_ps(a.r, b.r, 0xdd)});
+}
+
+// Maxima of 4 rows, one per 128-bit lane and position: rows 0 1 2 3 lie in lanes 0 .. 3 of each
+// 128 bits, still 4 candidates each.
+template <bool kMasked>
+FLARE_INLINE V four_maxima(const float* s, const int* counts) {
+  const V a = row_maxima<kMasked>(s, counts[0]);
+  const V b = row_maxima<kMasked>(s + kKeyTile, counts[1]);
+  const V c = row_maxima<kMasked>(s + 2 * kKeyTile, counts[2]);
+  const V d = row_maxima<kMasked>(s + 3 * kKeyTile, counts[3]);
+  return fold1(fold2(a, b), fold2(c, d));
+}
+
+// Lane i: the highest visible score of row i of 16.
+template <bool kMasked>
+FLARE_INLINE V maxima(const float* s, const int* counts) {
+  const V a = four_maxima<kMasked>(s, counts);
+  const V b = four_maxima<kMasked>(s + 4 * kKeyTile, counts + 4);
+  const V c = four_maxima<kMasked>(s + 8 * kKeyTile, counts + 8);
+  const V d = four_maxima<kMasked>(s + 12 * kKeyTile, counts + 12);
+  return fold4(fold8(a, b), fold8(c, d));
+}
+
+// Scores of one row to probabilities, packed as an A operand; adds them to the row's sums.
+template <bool kMasked>
+FLARE_INLINE void soften_row(const float* s, int count, V maximum, V alpha, float* sum,
+                             uint16_t* p16) {
   V v[4];
 #pragma GCC unroll 4
   for (int n = 0; n < 4; ++n) {
-    v[n] = load(s + n * kLanes);
-    if (kMasked) {
-      const V limit = splat(static_cast<float>(count - n * kLanes));
-      v[n] = select_lt(load(kLaneIndex), limit, v[n], splat(kLowest));
-    }
-  }
-  const V top = max(max(v[0], v[1]), max(v[2], v[3]));
-  const float highest = hmax(top);
-  const float maximum = highest > state.maximum ? highest : state.maximum;
-  const V m = splat(maximum);
-  const V alpha = exp2_tile(splat(state.maximum) - m);
-#pragma GCC unroll 4
-  for (int n = 0; n < 4; ++n) {
-    v[n] = exp2_tile(v[n] - m);
-    if (kMasked) {
-      const V limit = splat(static_cast<float>(count - n * kLanes));
-      v[n] = select_lt(load(kLaneIndex), limit, v[n], zero());
-    }
+    v[n] = exp2_tile(visible_scores<kMasked>(s + n * kLanes, count - n * kLanes) - maximum);
   }
   _mm512_store_si512(p16, (__m512i)_mm512_cvtne2ps_pbh(v[1].r, v[0].r));
   _mm512_store_si512(p16 + 32, (__m512i)_mm512_cvtne2ps_pbh(v[3].r, v[2].r));
-  store(state.sum, fma(load(state.sum), alpha, (v[0] + v[1]) + (v[2] + v[3])));
-  if (maximum != state.maximum) {
-    for (int d = 0; d < padded; d += kLanes) store(out + d, load(out + d) * alpha);
-  }
-  state.maximum = maximum;
+  store(sum, fma(load(sum), alpha, (v[0] + v[1]) + (v[2] + v[3])));
 }
 
-static void soften_rows(const AttentionArgs& a, const AttentionItem& item, const Tile& t,
-                        AttentionScratch& s) {
-  const int padded = a.shape->padded_dim;
-  for (int i = 0; i < item.queries; ++i) {
-    const int visible = position_of(a, item, i) + 1 - t.first_key;
-    float* out = s.out + i * padded;
-    uint16_t* p16 = s.p16 + i * kKeyTile;
-    if (visible >= kKeyTile) {
-      soften_tile<false>(s.scores + i * kKeyTile, kKeyTile, padded, s.state[i], out, p16);
-    } else if (visible > 0) {
-      soften_tile<true>(s.scores + i * kKeyTile, visible, padded, s.state[i], out, p16);
+// soften<true> of attention.inl for 16 rows.
+template <bool kMasked>
+FLARE_INLINE void soften_half(TileRows& rows, const float* scores, const int* counts, int padded,
+                              float* out, uint16_t* p16) {
+  const V old = load(rows.maximum);
+  const V maximum = max(maxima<kMasked>(scores, counts), old);
+  const V alpha = exp2_tile(old - maximum);
+  store(rows.maximum, maximum);
+  store(rows.alpha, alpha);
+  unsigned grown = _mm512_cmp_ps_mask(maximum.r, old.r, _CMP_NEQ_UQ);
+  for (; grown != 0; grown &= grown - 1) {
+    const int i = __builtin_ctz(grown);
+    const V a = splat(rows.alpha[i]);
+    float* row = out + i * padded;
+    for (int d = 0; d < padded; d += kLanes) store(row + d, load(row + d) * a);
+  }
+  for (int i = 0; i < 16; ++i) {
+    soften_row<kMasked>(scores + i * kKeyTile, counts[i], splat(rows.maximum[i]),
+                        splat(rows.alpha[i]), rows.sum + i * kLanes, p16 + i * kKeyTile);
+  }
+}
+
+template <int H>
+static void soften_tile(const Tile& t, TileRows* rows, int padded, AttentionScratch& s) {
+  for (int h = 0; h < H; ++h) {
+    int counts[16];
+    for (int i = 0; i < 16; ++i) counts[i] = rows[h].position[i] + 1 - t.first_key;
+    const float* scores = s.scores + 16 * h * kKeyTile;
+    float* out = s.out + 16 * h * padded;
+    uint16_t* p16 = s.p16 + 16 * h * kKeyTile;
+    if (counts[0] >= kKeyTile) {  // positions ascend
+      soften_half<false>(rows[h], scores, counts, padded, out, p16);
     } else {
-      _mm512_store_si512(p16, _mm512_setzero_si512());
-      _mm512_store_si512(p16 + 32, _mm512_setzero_si512());
+      soften_half<true>(rows[h], scores, counts, padded, out, p16);
     }
+  }
+}
+
+FLARE_INLINE void start_rows(const AttentionArgs& a, const AttentionItem& item, int first,
+                             TileRows& rows) {
+  store(rows.maximum, splat(kLowest));
+  for (int i = 0; i < 16; ++i) {
+    const int query = first + i < item.queries ? first + i : item.queries - 1;
+    rows.position[i] = position_of(a, item, query);
+    store(rows.sum + i * kLanes, zero());
   }
 }
 
@@ -200,12 +268,18 @@ static void attend_tiles(const AttentionArgs& a, const AttentionItem& item, int 
                          AttentionScratch& s) {
   const int padded = a.shape->padded_dim;
   const int last = last_position(a, item);
+  TileRows rows[H];
+  for (int h = 0; h < H; ++h) start_rows(a, item, 16 * h, rows[h]);
   for (int tile = 0; tile * kKeyTile <= last; ++tile) {
     const Tile t = tile_at(a, item, kv_head, tile);
     const int blocks = last - t.first_key >= 32 ? 2 : 1;
     score_tile<H>(t, blocks, padded, s);
-    soften_rows(a, item, t, s);
+    soften_tile<H>(t, rows, padded, s);
     weigh_tile<H>(t, blocks, item.keys - t.first_key, padded, s);
+  }
+  for (int i = 0; i < item.queries; ++i) {
+    finish(rows[i / 16].sum + i % 16 * kLanes, s.out + i * padded, a.shape->head_dim,
+           a.y + offset_of(a, item, kv_head, i));
   }
 }
 
@@ -214,7 +288,6 @@ static void attend_prompt(const AttentionArgs& a, const AttentionItem& item, int
   const int padded = a.shape->padded_dim;
   const int rows = item.queries > 16 ? 32 : 16;
   load_queries<true>(a, item, kv_head, s);
-  clear(s.state, item.queries, 0);
   for (int d = 0; d < rows * padded; d += kLanes) {
     store_bf16(s.q16 + d, d < item.queries * padded ? load(s.q + d) : zero());
     store(s.out + d, zero());
@@ -223,10 +296,6 @@ static void attend_prompt(const AttentionArgs& a, const AttentionItem& item, int
     attend_tiles<2>(a, item, kv_head, s);
   } else {
     attend_tiles<1>(a, item, kv_head, s);
-  }
-  for (int i = 0; i < item.queries; ++i) {
-    finish(s.state[i].sum, s.out + i * padded, a.shape->head_dim,
-           a.y + offset_of(a, item, kv_head, i));
   }
 }
 
