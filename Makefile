@@ -48,12 +48,13 @@ $(VENV)/.venv:
 
 $(VENV)/.tools: $(VENV)/.venv pyproject.toml
 	$(PIP) --upgrade pip
-	$(PIP) 'scikit-build-core>=1.1,<2' 'nanobind>=3.1,<4' ninja
+	$(PIP) 'scikit-build-core>=1.1,<2' 'nanobind>=3.1,<4' 'cmake>=3.25' ninja
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE)
 	@echo "flare: building and installing (about a minute)"
 	$(PIP) --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q app engine  # bytecode ready: starts stay short
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
