@@ -113,30 +113,17 @@ static Bf16Tiles bf16_tiles_for(int blocks, int panels) {
   return panels == 2 ? bf16_tiles<1, 2, Stream> : bf16_tiles<1, 1, Stream>;
 }
 
-// Asks for the lines that the rows' results go to, ahead of the products.
-FLARE_INLINE void prefetch_results(const LinearArgs& args, int row, int rows, Panels panels) {
-  const bool pair = args.activation == Activation::none;
-  const float* y = args.y + row * args.ldy + (pair ? panels.first : panels.first / 2) * kPanel;
-  for (int r = 0; r < rows; ++r, y += args.ldy) {
-    __builtin_prefetch(y, 1, 3);
-    if (pair) __builtin_prefetch(y + kPanel, 1, 3);
-  }
-}
-
 // One or two row blocks, from `block`, against one or two panels.
 static void bf16_blocks(const Work& work, const Span& span, Panels panels, const uint8_t* tiles,
                         int block, int blocks, bool stream) {
   const auto step = [&](int b) { return int64_t{64} * row_pitch(rows_in_block(span, b)); };
   Operands o = {block_base(span, work.groups, block), nullptr, step(block), 0, tiles,
                 tiles + static_cast<size_t>(work.groups) * kTileBytes};
-  int rows = rows_in_block(span, block);
   if (blocks == 2) {
     o.second = block_base(span, work.groups, block + 1);
     o.second_step = step(block + 1);
-    rows += rows_in_block(span, block + 1);
   }
   const int row = span.first + block * kBlockRows;
-  prefetch_results(work.args, row, rows, panels);
   const Bf16Tiles kernel = stream ? bf16_tiles_for<true>(blocks, panels.count)
                                   : bf16_tiles_for<false>(blocks, panels.count);
   kernel(o, work.groups, work.sums);
@@ -146,7 +133,7 @@ static void bf16_blocks(const Work& work, const Span& span, Panels panels, const
   }
 }
 
-static void span_bf16(const Work& work, const Span& span, Panels panels) {
+static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse& use) {
   const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
   const bool packed = work.args.layout != Layout::bf16p16;
   const int tiles = panels.count * work.groups;
@@ -155,7 +142,7 @@ static void span_bf16(const Work& work, const Span& span, Panels panels) {
   } else if (packed) {
     dequantise_panels<Layout::q8p16>(w, tiles, work.tiles);
   }
-  shape_tiles(64);
+  use.shape(64);
   const int blocks = ceil_div(span.rows, kBlockRows);
   for (int block = 0; block < blocks; block += 2) {
     bf16_blocks(work, span, panels, packed ? work.tiles : w, block, blocks - block < 2 ? 1 : 2,

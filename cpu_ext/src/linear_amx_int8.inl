@@ -1,9 +1,11 @@
-// int8_g32 on AMX tiles: 16 rows by 16 columns by one group per instruction, then the float part.
+// int8_g32 on AMX tiles: 16 rows by 16 columns by one group per instruction, then the float part,
+// which takes most of the time: beside tile instructions, 512-bit float operations were measured at
+// one per cycle instead of two (Sapphire Rapids class).
 
 namespace flare {
 namespace FLARE_ISA_NS {
 
-constexpr int kTileMinRows = 12;     // fewer rows of a block are faster on vectors
+constexpr int kTileMinRows = 14;     // fewer rows of a block are faster on vectors
 constexpr int kCodeTileBytes = 512;  // 8 quads of k x 16 columns x 4
 
 // The unsigned codes of a panel as weight tiles; q8p16 has them as they lie.
@@ -52,10 +54,11 @@ FLARE_INLINE void multiply_group(const uint8_t* rows, const uint8_t* tile, int32
 }
 
 // One row block (pitch 16) against one panel. w: the packed panel; tiles: its codes, `tile_step`
-// bytes apart. The products of the next group are under way while one is added.
+// bytes apart. The products of the next group are under way while one is added, and the panel at
+// `next_w` is asked for meanwhile.
 template <Layout L>
-static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, int groups,
-                       const uint8_t* rows, int32_t* dots, float* sums) {
+static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, const uint8_t* next_w,
+                       int groups, const uint8_t* rows, int32_t* dots, float* sums) {
   constexpr int step = kBlockRows * kCodeRowBytes;
   constexpr int bytes = L == Layout::q4p16 ? 320 : 544;
   V acc[kBlockRows];
@@ -63,6 +66,7 @@ static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, in
   for (int r = 0; r < kBlockRows; ++r) acc[r] = zero();
   multiply_group(rows, tiles, dots);
   for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next_w + g * bytes + i, 0, 2);
     const int next = g + 1;
     if (next < groups) {
       multiply_group(rows + next * step, tiles + next * tile_step, dots + (next & 1) * 256);
@@ -79,21 +83,22 @@ static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int
                        float* sums) {
   const int rows = rows_in_block(span, block);
   const uint8_t* base = block_base(span, work.groups, block);
+  const uint8_t* next = w + 2 * work.panel_bytes;  // the same panel of the next pair
   int32_t* dots = reinterpret_cast<int32_t*>(work.sums + 4 * kSumStride);
   if (rows < kTileMinRows) {
     int8_block(work.args.layout, w, work.groups, base, rows, sums);
   } else if (work.args.layout == Layout::q4p16) {
     const uint8_t* tiles = work.tiles + p * work.groups * kCodeTileBytes;
-    int8_tiles<Layout::q4p16>(w, tiles, kCodeTileBytes, work.groups, base, dots, sums);
+    int8_tiles<Layout::q4p16>(w, tiles, kCodeTileBytes, next, work.groups, base, dots, sums);
   } else {
-    int8_tiles<Layout::q8p16>(w, w, 544, work.groups, base, dots, sums);
+    int8_tiles<Layout::q8p16>(w, w, 544, next, work.groups, base, dots, sums);
   }
 }
 
-static void span_int8(const Work& work, const Span& span, Panels panels) {
+static void span_int8(const Work& work, const Span& span, Panels panels, TileUse& use) {
   const int blocks = ceil_div(span.rows, kBlockRows);
   const bool tiles = rows_in_block(span, 0) >= kTileMinRows;
-  if (tiles) shape_tiles(32);
+  if (tiles) use.shape(32);
   for (int block = 0; block < blocks; ++block) {
     for (int p = 0; p < panels.count; ++p) {
       const uint8_t* w = work.args.w + (panels.first + p) * work.panel_bytes;

@@ -4,7 +4,9 @@ namespace flare {
 namespace FLARE_ISA_NS {
 
 #if !defined(FLARE_TILES)
-static void span_int8(const Work& work, const Span& span, Panels panels) {
+struct TileUse {};
+
+static void span_int8(const Work& work, const Span& span, Panels panels, TileUse&) {
   const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
   const int blocks = ceil_div(span.rows, kBlockRows);
   for (int block = 0; block < blocks; ++block) {
@@ -18,7 +20,7 @@ static void span_int8(const Work& work, const Span& span, Panels panels) {
   }
 }
 
-static void span_bf16(const Work& work, const Span& span, Panels panels) {
+static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse&) {
   const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
   const size_t panel_tiles = static_cast<size_t>(work.groups) * kTileBytes;
   const bool packed = work.args.layout != Layout::bf16p16;
@@ -47,13 +49,14 @@ static void walk_panels(const Work& work, const Spans& spans, int tid, int threa
   const int unit = work.args.activation == Activation::none ? 1 : 2;
   const Share share(ceil_div(work.args.n, kPanel) / unit, tid, threads);
   const int end = share.end * unit;
+  TileUse use;
   for (int panel = share.begin * unit; panel < end; panel += 2) {
     const Panels here = {panel, end - panel < 2 ? 1 : 2};
     for (int i = 0; i < spans.count; ++i) {
       if (spans.span[i].numerics == Numerics::int8_g32) {
-        span_int8(work, spans.span[i], here);
+        span_int8(work, spans.span[i], here, use);
       } else {
-        span_bf16(work, spans.span[i], here);
+        span_bf16(work, spans.span[i], here, use);
       }
     }
   }
@@ -73,9 +76,6 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, 
   const size_t panel_bytes = static_cast<size_t>(groups) * block_bytes(args.layout);
   const Work work{args, groups, panel_bytes, own + area.tiles,
                   reinterpret_cast<float*>(own + area.sums)};
-#if defined(FLARE_TILES)
-  const TileUse use;
-#endif
   walk_panels(work, spans, tid, threads);
 }
 

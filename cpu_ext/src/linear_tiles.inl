@@ -14,23 +14,30 @@ struct alignas(64) TileShape {
   uint8_t rows[16] = {};
 };
 
-// k_bytes: bytes of one row along k (64: 32 bfloat16; 32: 32 int8).
-static void shape_tiles(int k_bytes) {
-  TileShape shape;
-  for (int t = 0; t < 8; ++t) {
-    shape.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? k_bytes : 64);
-    shape.rows[t] = static_cast<uint8_t>(t >= 6 ? k_bytes / 4 : 16);
-  }
-  asm volatile("ldtilecfg %0" ::"m"(shape) : "memory");
-}
-
 // Tiles belong to the thread while this lives; released state costs nothing at a context switch.
 class TileUse {
  public:
   TileUse() = default;
-  ~TileUse() { asm volatile("tilerelease" ::: "memory"); }
+  ~TileUse() {
+    if (k_bytes_ != 0) asm volatile("tilerelease" ::: "memory");
+  }
   TileUse(const TileUse&) = delete;
   TileUse& operator=(const TileUse&) = delete;
+
+  // k_bytes: bytes of one row along k (64: 32 bfloat16; 32: 32 int8).
+  void shape(int k_bytes) {
+    if (k_bytes == k_bytes_) return;
+    k_bytes_ = k_bytes;
+    TileShape shape;
+    for (int t = 0; t < 8; ++t) {
+      shape.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? k_bytes : 64);
+      shape.rows[t] = static_cast<uint8_t>(t >= 6 ? k_bytes / 4 : 16);
+    }
+    asm volatile("ldtilecfg %0" ::"m"(shape) : "memory");
+  }
+
+ private:
+  int k_bytes_ = 0;
 };
 
 template <int T>
