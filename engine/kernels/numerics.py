@@ -5,9 +5,10 @@ instruction-set path of a class computes the same bits.
 
 int8_g32
     Activations are quantised per row and group of 32 along k: ``amax = max|x|``,
-    ``s = amax / 127``, ``q = rint(x * (127 / amax))`` (round half to even; amax 0: s = 0, q = 0),
-    all in float32. With ``dot`` the exact integer dot product of the stored weight codes and q,
-    and ``sum`` the integer sum of q in the group, groups ascending, starting from 0:
+    ``s = amax / 127``, ``q = rint(x * (127 / amax))`` (round half to even), all in float32 with
+    subnormals flushed to zero. Where s is 0 or not finite q is 0: a NaN or an infinity lives on in
+    s and makes the row NaN. With ``dot`` the exact integer dot product of the stored weight codes
+    and q, and ``sum`` the integer sum of q in the group, groups ascending, starting from 0:
     ``acc = fma(float(dot), d * s, acc)`` and, for layouts with minima,
     ``acc = fma(m, s * float(sum), acc)``; d and m are the group's scale and minimum, widened to
     float32. Products in parentheses are rounded to float32.
