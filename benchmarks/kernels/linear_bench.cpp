@@ -92,9 +92,7 @@ void pass(void* argument, int tid) {
   Bench& bench = *static_cast<Bench*>(argument);
   auto start = Clock::now();
   for (size_t i = 0; i < bench.launches.size(); ++i) {
-    linear(bench.isa, bench.launches[i], bench.scratch, tid, bench.pool->threads(),
-           bench.pool->barrier());
-    bench.pool->barrier().wait(tid);
+    linear(bench.isa, bench.launches[i], bench.scratch, tid, bench.pool->crew());
     if (tid != 0) continue;
     const auto now = Clock::now();
     bench.best[i] = std::min(bench.best[i], std::chrono::duration<double>(now - start).count());

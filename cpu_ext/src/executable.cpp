@@ -1,4 +1,4 @@
-// Replay of a program: one parallel region, a barrier between launches. See executable.h.
+// Replay of a program: one parallel region, a phase of the crew per launch. See executable.h.
 #include "flare/executable.h"
 
 #include <algorithm>
@@ -29,12 +29,7 @@ void check_count(int64_t value, int64_t low, int64_t high, const char* name) {
   }
 }
 
-// The share of thread `tid` in `total` units.
-struct Share {
-  int64_t first, last;
-  Share(int64_t total, int tid, int threads)
-      : first(total * tid / threads), last(total * (tid + 1) / threads) {}
-};
+int64_t ceil_div(int64_t a, int64_t b) { return b > 0 ? (a + b - 1) / b : 0; }
 
 }  // namespace
 
@@ -55,7 +50,6 @@ void Executable::reserve() {
   const std::lock_guard<std::mutex> turn(context_->turn());
   const int threads = context_->pool().threads();
   size_t scratch = 0;
-  int attentions = 0;
   plan_.threads = threads;
   plan_.kv_heads = context_->shape().kv_heads;
   plan_.group = 0;
@@ -69,7 +63,6 @@ void Executable::reserve() {
     } else if (const auto* rope = std::get_if<RopeStep>(&step)) {
       angles_ = angles_ == 0 ? rope->angles : std::min(angles_, rope->angles);
     } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
-      ++attentions;
       if (plan_.group != 0 && plan_.group != attention->args.group) {
         fail("all attention launches of a program must have the same heads");
       }
@@ -81,7 +74,6 @@ void Executable::reserve() {
   plan_.reserve(domain_.tokens, domain_.seqs, context_->sizes().max_blocks * kKeyTile);
   const int stride = 32 + context_->shape().padded_dim;
   context_->reserve_partials(static_cast<size_t>(plan_.max_partials * stride));
-  claims_ = std::vector<Counter>(static_cast<size_t>(attentions));
   merges_ = std::vector<Counter>(
       static_cast<size_t>(plan_.max_split_groups() * context_->shape().kv_heads));
 }
@@ -146,64 +138,68 @@ void Executable::replay(const BatchShape& shape) {
   if (plan_.group > 0) {
     plan_.build(context_->seg_starts(), context_->seq_lens(), static_cast<int>(shape.seqs),
                 static_cast<int>(shape.generated_seqs));
-    for (Counter& claim : claims_) claim.value.store(0, std::memory_order_relaxed);
   }
   const auto body = [](void* self, int tid) { static_cast<Executable*>(self)->run(tid); };
   context_->pool().run(body, this);
 }
 
 void Executable::run(int tid) {
-  Barrier& barrier = context_->pool().barrier();
-  bool first = true;
   for (const Step& step : steps_) {
-    if (!first) barrier.wait();
-    first = false;
     std::visit([this, tid](const auto& s) { run_step(s, tid); }, step);
   }
 }
 
+// Runs body(first, last) on pieces of [0, total), `pieces` for each thread, and returns when all
+// are done by any thread.
+template <typename F>
+void Executable::share(int tid, int64_t total, int64_t pieces, const F& body) {
+  Crew& crew = context_->pool().crew();
+  crew.begin(tid, total, ceil_div(total, crew.threads() * pieces));
+  for (int64_t first, last; crew.next(tid, &first, &last);) body(first, last);
+}
+
 void Executable::run_step(const EmbedStep& step, int tid) {
-  const Share share(shape_.tokens, tid, context_->pool().threads());
-  for (int64_t row = share.first; row < share.last; ++row) {
-    embed_row(step.layout, step.weight, step.width, context_->token_ids()[row],
-              step.y + row * step.width);
-  }
+  share(tid, shape_.tokens, 4, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      embed_row(step.layout, step.weight, step.width, context_->token_ids()[row],
+                step.y + row * step.width);
+    }
+  });
 }
 
 void Executable::run_step(const NormStep& step, int tid) {
-  const Share share(rows(step.rows), tid, context_->pool().threads());
-  context_->kernels().rms_norm(step.args, static_cast<int>(share.first),
-                               static_cast<int>(share.last));
+  share(tid, rows(step.rows), 4, [&](int64_t first, int64_t last) {
+    context_->kernels().rms_norm(step.args, static_cast<int>(first), static_cast<int>(last));
+  });
 }
 
 void Executable::run_step(const LinearStep& step, int tid) {
   LinearArgs args = step.args;
   args.rows = rows(step.rows);
-  if (args.rows == 0) return;
   args.generated_rows = static_cast<int>(step.rows == Rows::tokens ? shape_.generated_tokens
                                                                    : shape_.generated_logits);
-  linear(context_->isa(), args, context_->scratch(), tid, context_->pool().threads(),
-         context_->pool().barrier());
+  if (args.rows > 0) linear(context_->isa(), args, context_->scratch(), tid, context_->pool().crew());
 }
 
 void Executable::run_step(const RopeStep& step, int tid) {
   const int64_t units = step.args.heads + int64_t{2} * step.args.shape->kv_heads;
-  const Share share(shape_.tokens * units, tid, context_->pool().threads());
-  context_->kernels().rope_store(step.args, share.first, share.last);
+  share(tid, shape_.tokens * units, 4, [&](int64_t first, int64_t last) {
+    context_->kernels().rope_store(step.args, first, last);
+  });
 }
 
-// Threads claim items one by one: a thread that the machine holds up delays nothing but its own.
 void Executable::run_step(const AttentionStep& step, int tid) {
   AttentionArgs args = step.args;
   args.partials = context_->partials();
   args.partial_stride = 32 + args.shape->padded_dim;
   const int heads = args.shape->kv_heads;
-  const int work = static_cast<int>(plan_.items.size()) * heads;
-  std::atomic<int>& claim = claims_[static_cast<size_t>(step.number)].value;
+  const int64_t work = static_cast<int64_t>(plan_.items.size()) * heads;
   if (plan_.prompt_items > 0) context_->kernels().attend_begin();
-  for (int w; (w = claim.fetch_add(1, std::memory_order_relaxed)) < work;) {
-    attend(args, plan_.items[static_cast<size_t>(w / heads)], w % heads, tid);
-  }
+  share(tid, work, work, [&](int64_t first, int64_t last) {
+    for (int64_t w = first; w < last; ++w) {
+      attend(args, plan_.items[static_cast<size_t>(w / heads)], static_cast<int>(w % heads), tid);
+    }
+  });
   if (plan_.prompt_items > 0) context_->kernels().attend_end();
 }
 
@@ -228,11 +224,12 @@ void Executable::attend(const AttentionArgs& args, const AttentionItem& item, in
 }
 
 void Executable::run_step(const GatherStep& step, int tid) {
-  const Share share(shape_.logits, tid, context_->pool().threads());
-  for (int64_t row = share.first; row < share.last; ++row) {
-    const float* from = step.x + int64_t{context_->logit_rows()[row]} * step.width;
-    std::memcpy(step.y + row * step.width, from, static_cast<size_t>(step.width) * 4);
-  }
+  share(tid, shape_.logits, 4, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      const float* from = step.x + int64_t{context_->logit_rows()[row]} * step.width;
+      std::memcpy(step.y + row * step.width, from, static_cast<size_t>(step.width) * 4);
+    }
+  });
 }
 
 }  // namespace flare

@@ -294,7 +294,7 @@ Step read_rope(const Reader& r) {
   return step;
 }
 
-Step read_attention(const Reader& r, int number) {
+Step read_attention(const Reader& r) {
   r.expect_operands(6, 1);
   r.expect_attributes({"heads", "kv_heads", "head_dim", "layer", "scale"});
   r.check_geometry();
@@ -315,7 +315,6 @@ Step read_attention(const Reader& r, int number) {
   a.table_stride = r.context().sizes().max_blocks;
   a.y = r.floats(r.out(0), "y", r.tokens(), int64_t{a.heads} * a.shape->head_dim, y);
   if (!q.disjoint(y)) r.fail("y overlaps q");
-  step.number = number;
   return step;
 }
 
@@ -332,12 +331,12 @@ Step read_gather(const Reader& r) {
   return step;
 }
 
-Step read_one(const Reader& r, const std::string& op, int& attentions) {
+Step read_one(const Reader& r, const std::string& op) {
   if (op == "embed") return read_embed(r);
   if (op == "rms_norm") return read_norm(r);
   if (op == "linear") return read_linear(r);
   if (op == "rope_store_kv") return read_rope(r);
-  if (op == "paged_attention") return read_attention(r, attentions++);
+  if (op == "paged_attention") return read_attention(r);
   if (op == "gather_rows") return read_gather(r);
   r.fail("unknown op");
 }
@@ -348,10 +347,9 @@ std::vector<Step> read_launches(const std::vector<LaunchSpec>& launches, const C
                                 const Domain& domain, const std::vector<WeightView>& weights) {
   std::vector<Step> steps;
   steps.reserve(launches.size());
-  int attentions = 0;
   for (size_t i = 0; i < launches.size(); ++i) {
     const Reader reader(launches[i], i, context, domain, weights);
-    steps.push_back(read_one(reader, launches[i].op, attentions));
+    steps.push_back(read_one(reader, launches[i].op));
   }
   return steps;
 }

@@ -57,7 +57,16 @@ size_t linear_scratch_bytes(int max_rows, int max_k, int /*max_n*/, int threads)
          static_cast<size_t>(threads) * ThreadArea(groups).bytes;
 }
 
-void barrier_wait(Barrier& barrier, int tid) { barrier.wait(tid); }
+int crew_threads(const Crew& crew) { return crew.threads(); }
+void crew_begin(Crew& crew, int tid, int64_t total, int64_t grain) {
+  crew.begin(tid, total, grain);
+}
+bool crew_next(Crew& crew, int tid, Share* piece) {
+  int64_t first = 0, last = 0;
+  if (!crew.next(tid, &first, &last)) return false;
+  *piece = {static_cast<int>(first), static_cast<int>(last)};
+  return true;
+}
 
 void embed_row(Layout layout, const uint8_t* w, int k, int row, float* out) {
   const int groups = ceil_div(k, kGroup), bytes = block_bytes(layout), column = row % kPanel;
@@ -74,18 +83,17 @@ void embed_row(Layout layout, const uint8_t* w, int k, int row, float* out) {
   }
 }
 
-void linear(Isa isa, const LinearArgs& args, void* scratch, int tid, int threads,
-            Barrier& barrier) {
+void linear(Isa isa, const LinearArgs& args, void* scratch, int tid, Crew& crew) {
   uint8_t* bytes = static_cast<uint8_t*>(scratch);
   switch (isa) {
 #if defined(__x86_64__)
-    case Isa::avx2: return avx2::linear_run(args, bytes, tid, threads, barrier);
-    case Isa::avx512: return avx512::linear_run(args, bytes, tid, threads, barrier);
-    case Isa::amx: return amx::linear_run(args, bytes, tid, threads, barrier);
+    case Isa::avx2: return avx2::linear_run(args, bytes, tid, crew);
+    case Isa::avx512: return avx512::linear_run(args, bytes, tid, crew);
+    case Isa::amx: return amx::linear_run(args, bytes, tid, crew);
 #elif defined(__aarch64__)
-    case Isa::neon: return neon::linear_run(args, bytes, tid, threads, barrier);
+    case Isa::neon: return neon::linear_run(args, bytes, tid, crew);
 #endif
-    default: return portable::linear_run(args, bytes, tid, threads, barrier);
+    default: return portable::linear_run(args, bytes, tid, crew);
   }
 }
 

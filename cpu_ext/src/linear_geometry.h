@@ -46,30 +46,30 @@ struct ThreadArea {
   }
 };
 
-// Thread `tid`'s share of `count` items.
+// A range of items.
 struct Share {
   int begin, end;
-  Share(int count, int tid, int threads)
-      : begin(static_cast<int>(static_cast<int64_t>(count) * tid / threads)),
-        end(static_cast<int>(static_cast<int64_t>(count) * (tid + 1) / threads)) {}
 };
 
-void barrier_wait(Barrier& barrier, int tid);  // keeps flare/pool.h out of the vector units
+// These keep flare/pool.h out of the vector units.
+int crew_threads(const Crew& crew);
+void crew_begin(Crew& crew, int tid, int64_t total, int64_t grain);
+bool crew_next(Crew& crew, int tid, Share* piece);
 
 namespace portable {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
 }
 namespace avx2 {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
 }
 namespace avx512 {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
 }
 namespace amx {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
 }
 namespace neon {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier);
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
 }
 
 }  // namespace flare

@@ -43,14 +43,12 @@ static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse
 
 #endif
 
-// One thread's panels, two at a time: the generated rows, then the prompt rows, while the panels
-// are in cache. Pairs start at even panels when they hold a gate and an up panel.
-static void walk_panels(const Work& work, const Spans& spans, int tid, int threads) {
-  const int unit = work.args.activation == Activation::none ? 1 : 2;
-  const Share share(ceil_div(work.args.n, kPanel) / unit, tid, threads);
-  const int end = share.end * unit;
-  TileUse use;
-  for (int panel = share.begin * unit; panel < end; panel += 2) {
+// Some units of panels, two panels at a time: the generated rows, then the prompt rows, while the
+// panels are in cache. A unit is a panel, or a gate and an up panel.
+static void walk_panels(const Work& work, const Spans& spans, Share units, int unit, TileUse& use) {
+  const int all = ceil_div(work.args.n, kPanel);
+  const int end = units.end * unit < all ? units.end * unit : all;
+  for (int panel = units.begin * unit; panel < end; panel += 2) {
     const Panels here = {panel, end - panel < 2 ? 1 : 2};
     for (int i = 0; i < spans.count; ++i) {
       if (spans.span[i].numerics == Numerics::int8_g32) {
@@ -62,21 +60,38 @@ static void walk_panels(const Work& work, const Spans& spans, int tid, int threa
   }
 }
 
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, int threads, Barrier& barrier) {
+// Pieces that each thread should find in a phase: enough for the others to take some over.
+constexpr int kPieces = 8;
+
+void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
   if (args.rows == 0) return;
   const int groups = ceil_div(args.k, kGroup);
   const ThreadArea area(groups);
   uint8_t* own = scratch + align64(span_bytes(args.rows + 2 * kBlockRows, groups) + kSlack) +
                  static_cast<size_t>(tid) * area.bytes;
-  // One row is converted by every thread for itself: cheaper than waiting for each other.
-  const bool alone = args.rows == 1;
-  const Spans spans = make_spans(args, groups, alone ? own + area.row : scratch);
-  convert_rows(args, spans, groups, alone ? Share(1, 0, 1) : Share(args.rows, tid, threads));
-  if (!alone && threads > 1) barrier_wait(barrier, tid);
+  // One row is converted by every thread for itself: cheaper than waiting for each other. But only
+  // while it holds a piece: then no later phase can have overwritten the row.
+  bool convert_own = args.rows == 1;
+  const Spans spans = make_spans(args, groups, convert_own ? own + area.row : scratch);
+  Share piece;
+  if (!convert_own) {
+    crew_begin(crew, tid, args.rows, ceil_div(args.rows, crew_threads(crew) * kPieces));
+    while (crew_next(crew, tid, &piece)) convert_rows(args, spans, groups, piece);
+  }
   const size_t panel_bytes = static_cast<size_t>(groups) * block_bytes(args.layout);
   const Work work{args, groups, panel_bytes, own + area.tiles,
                   reinterpret_cast<float*>(own + area.sums)};
-  walk_panels(work, spans, tid, threads);
+  const int unit = args.activation == Activation::none ? 1 : 2;
+  const int units = ceil_div(args.n, kPanel * unit);
+  // Pieces of whole pairs of panels, which the kernels walk together.
+  const int grain = ceil_div(units * unit, crew_threads(crew) * kPieces * 2) * 2 / unit;
+  TileUse use;
+  crew_begin(crew, tid, units, grain);
+  while (crew_next(crew, tid, &piece)) {
+    if (convert_own) convert_rows(args, spans, groups, Share{0, 1});
+    convert_own = false;
+    walk_panels(work, spans, piece, unit, use);
+  }
 }
 
 }  // namespace FLARE_ISA_NS

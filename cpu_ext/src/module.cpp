@@ -341,7 +341,7 @@ void run_linear(LinearCall& call) {
   const auto body = [](void* argument, int tid) {
     LinearCall& c = *static_cast<LinearCall*>(argument);
     ThreadPool& pool = c.context->pool();
-    linear(c.context->isa(), c.args, c.scratch.data(), tid, pool.threads(), pool.barrier());
+    linear(c.context->isa(), c.args, c.scratch.data(), tid, pool.crew());
   };
   const nb::gil_scoped_release release;
   call.context->pool().run(body, &call);

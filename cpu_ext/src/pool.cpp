@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 
@@ -26,25 +27,77 @@ inline void pause() noexcept {
 #endif
 }
 
-}  // namespace
-
-void Barrier::wait() noexcept {
-  const uint64_t ticket = arrivals_.fetch_add(1, std::memory_order_acq_rel);
-  const uint64_t target = (ticket / threads_ + 1) * threads_;
-  if (ticket + 1 != target) wait_slow(target);
+int checked(int threads) {
+  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be 1 to 1024");
+  return threads;
 }
 
-void Barrier::wait_slow(uint64_t target) noexcept {
+}  // namespace
+
+void SpinWait::slow(const std::atomic<uint64_t>& counter, uint64_t target) noexcept {
   const int budget = spins_.load(std::memory_order_relaxed);
   for (int i = 0; i < budget; ++i) {
-    if (arrivals_.load(std::memory_order_acquire) >= target) {
+    if (counter.load(std::memory_order_acquire) >= target) {
       if (budget < kMaxSpins) spins_.store(budget + 1 + budget / 8, std::memory_order_relaxed);
       return;
     }
     pause();
   }
   spins_.store(budget / 2 > kMinSpins ? budget / 2 : kMinSpins, std::memory_order_relaxed);
-  while (arrivals_.load(std::memory_order_acquire) < target) sched_yield();
+  while (counter.load(std::memory_order_acquire) < target) sched_yield();
+}
+
+void Barrier::wait() noexcept {
+  const uint64_t ticket = arrivals_.fetch_add(1, std::memory_order_acq_rel);
+  spin_.until(arrivals_, (ticket / threads_ + 1) * threads_);
+}
+
+void Crew::begin(int tid, int64_t total, int64_t grain) noexcept {
+  Member& m = members_[static_cast<size_t>(tid)];
+  constexpr int64_t kMostPieces = 0xffff;  // per share, so that a cursor holds them
+  m.total = total > 0 ? total : 0;
+  m.grain = std::max({grain, int64_t{1}, (m.total + kMostPieces - 1) / kMostPieces});
+  m.pieces = (m.total + m.grain - 1) / m.grain;
+  m.target += static_cast<uint64_t>(m.pieces);
+  m.visited = 0;
+  ++m.phase;
+}
+
+// Takes the next of `count` pieces in the phase; false when all are taken, or the phase is over.
+bool Crew::take(std::atomic<uint64_t>& cursor, uint64_t phase, uint64_t count,
+                uint64_t* index) noexcept {
+  uint64_t seen = cursor.load(std::memory_order_relaxed);
+  for (;;) {
+    if (seen >> 16 > phase) return false;
+    const uint64_t taken = seen >> 16 == phase ? seen & 0xffff : 0;
+    if (taken >= count) return false;
+    if (cursor.compare_exchange_weak(seen, phase << 16 | (taken + 1), std::memory_order_relaxed)) {
+      *index = taken;
+      return true;
+    }
+  }
+}
+
+bool Crew::next(int tid, int64_t* first, int64_t* last) noexcept {
+  Member& m = members_[static_cast<size_t>(tid)];
+  for (; m.visited < threads_; ++m.visited) {
+    const int share = (tid + m.visited) % threads_;
+    const int64_t begin = m.pieces * share / threads_;
+    const int64_t count = m.pieces * (share + 1) / threads_ - begin;
+    uint64_t index = 0;
+    if (count == 0 || !take(members_[static_cast<size_t>(share)].cursor, m.phase,
+                            static_cast<uint64_t>(count), &index)) {
+      continue;
+    }
+    *first = (begin + static_cast<int64_t>(index)) * m.grain;
+    *last = std::min(*first + m.grain, m.total);
+    ++m.finished;
+    return true;
+  }
+  if (m.finished > 0) done_.fetch_add(m.finished, std::memory_order_acq_rel);
+  m.finished = 0;
+  spin_.until(done_, m.target);
+  return false;
 }
 
 #if defined(__x86_64__)
@@ -63,8 +116,8 @@ FloatMode::FloatMode() noexcept : saved_(0) {}
 FloatMode::~FloatMode() = default;
 #endif
 
-ThreadPool::ThreadPool(int threads) : threads_(threads), barrier_(threads), done_(threads) {
-  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be 1 to 1024");
+ThreadPool::ThreadPool(int threads)
+    : threads_(checked(threads)), barrier_(threads), crew_(threads), done_(threads) {
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
     for (int tid = 1; tid < threads; ++tid) workers_.emplace_back(&ThreadPool::work, this, tid);

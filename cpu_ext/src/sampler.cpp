@@ -2,7 +2,6 @@
 #include "flare/sampler.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -63,21 +62,22 @@ RowLogprobs row_logprobs(float* logprobs, int32_t* top_ids, float* top_logprobs,
   return out;
 }
 
-// Runs body(i, tid) for every i in [0, count) on the pool's threads, which claim them one by one.
+// Runs body(i, tid) for every i in [0, count) on the pool's threads.
 template <typename F>
 void for_each(ThreadPool& pool, int64_t count, const F& body) {
-  struct Claim {
-    const F& body;
+  struct Job {
+    Crew& crew;
     int64_t count;
-    std::atomic<int64_t> next{0};
-  } claim{body, count};
+    const F& body;
+  } job{pool.crew(), count, body};
   const auto run = [](void* argument, int tid) {
-    Claim& c = *static_cast<Claim*>(argument);
-    for (int64_t i; (i = c.next.fetch_add(1, std::memory_order_relaxed)) < c.count;) {
-      c.body(i, tid);
+    Job& j = *static_cast<Job*>(argument);
+    j.crew.begin(tid, j.count, 1);
+    for (int64_t first, last; j.crew.next(tid, &first, &last);) {
+      for (int64_t i = first; i < last; ++i) j.body(i, tid);
     }
   };
-  pool.run(run, &claim);
+  pool.run(run, &job);
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ class Executable {
   void run_step(const AttentionStep& step, int tid);
   void run_step(const GatherStep& step, int tid);
   void attend(const AttentionArgs& args, const AttentionItem& item, int kv_head, int tid);
+  template <typename F>
+  void share(int tid, int64_t total, int64_t pieces, const F& body);
   int rows(Rows rows) const;
 
   struct alignas(64) Counter {
@@ -54,7 +56,6 @@ class Executable {
   int64_t vocab_ = 0;      // ids below it have an embedding; 0: the program embeds nothing
   int64_t angles_ = 0;     // positions below it have an angle; 0: no rope
   AttentionPlan plan_;
-  std::vector<Counter> claims_;  // per attention step: work handed out
   std::vector<Counter> merges_;  // per split item and kv head: partitions done
   BatchShape shape_{};
 };

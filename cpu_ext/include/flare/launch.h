@@ -60,7 +60,6 @@ struct RopeStep {
 };
 struct AttentionStep {
   AttentionArgs args;  // partials are set at the replay
-  int number;          // of the attention steps before it
 };
 struct GatherStep {
   const float* x;

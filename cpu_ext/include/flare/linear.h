@@ -10,7 +10,7 @@
 
 namespace flare {
 
-class Barrier;  // flare/pool.h
+class Crew;  // flare/pool.h
 
 enum class Isa { portable, avx2, avx512, amx, neon };
 enum class Layout { q4p16, q8p16, bf16p16 };
@@ -44,10 +44,10 @@ bool linear_supports(Layout layout, Numerics numerics);
 // Bytes of a packed n x k weight; k is a multiple of 32 (bf16p16: rounded up).
 size_t packed_bytes(Layout layout, int n, int k);
 
-// Computes one linear. Every thread of the pool calls it with its `tid`; a barrier is needed after
-// it before y is read or scratch reused. Arguments are not checked here: linear_supports, sizes and
+// Computes one linear. Every thread of the crew calls it with its `tid`; y is complete, and scratch
+// free again, when it returns. Arguments are not checked here: linear_supports, sizes and
 // alignment are the caller's to check once. Subnormals must be flushed (see flare/simd.h).
-void linear(Isa isa, const LinearArgs& args, void* scratch, int tid, int threads, Barrier& barrier);
+void linear(Isa isa, const LinearArgs& args, void* scratch, int tid, Crew& crew);
 
 // Row `row` of a packed weight with k columns, dequantised: out[k] floats.
 void embed_row(Layout layout, const uint8_t* w, int k, int row, float* out);

@@ -10,26 +10,76 @@
 
 namespace flare {
 
-// Spins on one counter, then yields. Never parks: a replay is short, and a core that is free
-// passes in well under a microsecond. When the machine is busy (waits end in a yield) the spin
-// budget shrinks, so a waiting thread soon gives its core to the one that it waits for.
+// Waits on a counter that only grows: spins, then yields. Never parks: a replay is short, and a core
+// that is free passes in well under a microsecond. When the machine is busy (waits end in a yield)
+// the spin budget shrinks, so a waiting thread soon gives its core to the one that it waits for.
+class SpinWait {
+ public:
+  void until(const std::atomic<uint64_t>& counter, uint64_t target) noexcept {
+    if (counter.load(std::memory_order_acquire) < target) slow(counter, target);
+  }
+
+ private:
+  void slow(const std::atomic<uint64_t>& counter, uint64_t target) noexcept;
+  alignas(64) std::atomic<int> spins_{2000};  // a hint only
+};
+
+// Returns from wait() when all threads have called it as often as this one; orders memory between
+// them. A thread that the machine holds up holds up all: within a replay, Crew is the better choice.
 class Barrier {
  public:
   explicit Barrier(int threads) noexcept : threads_(static_cast<uint64_t>(threads)) {}
   Barrier(const Barrier&) = delete;
   Barrier& operator=(const Barrier&) = delete;
 
-  // Returns when all threads have called it as often as this one; orders memory between them.
   void wait() noexcept;
   void wait(int /*tid*/) noexcept { wait(); }
   int threads() const noexcept { return static_cast<int>(threads_); }
 
  private:
-  void wait_slow(uint64_t target) noexcept;
-
   const uint64_t threads_;
   alignas(64) std::atomic<uint64_t> arrivals_{0};  // never reset: a round is threads_ arrivals
-  alignas(64) std::atomic<int> spins_{2000};       // a hint only
+  SpinWait spin_;
+};
+
+// Shares out one phase of work after another. A phase is over when its units are done, whoever did
+// them: a thread that is held up between two pieces delays nobody, as the others take its share.
+// All threads go through the same phases:
+//   crew.begin(tid, total, grain);
+//   for (int64_t first, last; crew.next(tid, &first, &last);) work on units [first, last);
+// After the loop every unit of the phase is done and visible.
+class Crew {
+ public:
+  explicit Crew(int threads) : threads_(threads), members_(static_cast<size_t>(threads)) {}
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  int threads() const noexcept { return threads_; }
+  // Starts the thread's next phase: units [0, total), handed out in pieces of `grain`.
+  void begin(int tid, int64_t total, int64_t grain) noexcept;
+  // The next piece for the thread: of its own share, then of the others'. False when the phase is
+  // over.
+  bool next(int tid, int64_t* first, int64_t* last) noexcept;
+
+ private:
+  struct alignas(64) Member {
+    // Phase << 16 | pieces of this member's share that were taken. Taken by anybody; a value of an
+    // earlier phase means none.
+    std::atomic<uint64_t> cursor{0};
+    // The rest is the member's own.
+    alignas(64) uint64_t phase = 0;
+    uint64_t target = 0;  // pieces of all phases up to this one
+    int64_t total = 0, grain = 1, pieces = 0;
+    uint64_t finished = 0;  // pieces not yet told
+    int visited = 0;        // shares that are exhausted, from its own on
+  };
+  static bool take(std::atomic<uint64_t>& cursor, uint64_t phase, uint64_t count,
+                   uint64_t* index) noexcept;
+
+  const int threads_;
+  std::vector<Member> members_;
+  alignas(64) std::atomic<uint64_t> done_{0};  // pieces, over all phases
+  SpinWait spin_;
 };
 
 // Flush-to-zero and denormals-are-zero while it lives (MXCSR on x86, FPCR on ARM): every kernel
@@ -59,8 +109,9 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const noexcept { return threads_; }
-  // The barrier of the body that runs now.
+  // For the body that runs now.
   Barrier& barrier() noexcept { return barrier_; }
+  Crew& crew() noexcept { return crew_; }
   // Runs body(argument, tid) on every thread under FloatMode and returns when all are done. The
   // body must not throw. Callers on several threads take turns.
   void run(Body body, void* argument);
@@ -72,6 +123,7 @@ class ThreadPool {
 
   const int threads_;
   Barrier barrier_;
+  Crew crew_;
   Barrier done_;
   std::mutex turn_;
   Body body_ = nullptr;
