@@ -18,10 +18,11 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
+// Four sums, so that additions need not wait for each other; the order is fixed.
 double mass(const std::vector<Candidate>& candidates) {
-  double sum = 0;
-  for (const Candidate& c : candidates) sum += c.weight;
-  return sum;
+  double sums[4] = {};
+  for (size_t i = 0; i < candidates.size(); ++i) sums[i % 4] += candidates[i].weight;
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ Draw::Draw(const Kernels& kernels, int vocab)
       copy_(static_cast<size_t>(vocab)),
       weights_(static_cast<size_t>(vocab)),
       sums_(static_cast<size_t>(vocab / kSumSpan + 1)),
-      ids_(static_cast<size_t>(vocab)) {
+      ids_(static_cast<size_t>(vocab + 16)) {
   kept_.reserve(static_cast<size_t>(vocab));
   order_.reserve(static_cast<size_t>(vocab));
 }
@@ -95,13 +96,13 @@ int32_t Draw::draw_candidates(double uniform) const {
   return last;
 }
 
-// kept_ = the ids whose value is at least the threshold, with their logits.
+// kept_ = the ids whose value is at least the threshold, with their logits and weights_.
 void Draw::collect(const float* values, float threshold, const float* z) {
   const int count = kernels_->gather(values, vocab_, threshold, ids_.data());
-  kept_.clear();
+  kept_.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     const int32_t id = ids_[static_cast<size_t>(i)];
-    kept_.push_back({id, z[id], 0});
+    kept_[static_cast<size_t>(i)] = {id, z[id], weights_[static_cast<size_t>(id)]};
   }
 }
 
@@ -138,24 +139,49 @@ void Draw::take_top_k(const Row& row, int k) {
 // The fewest best candidates whose share of the mass is at least top_p (one at least).
 void Draw::take_top_p(const Row& row, float top_p) {
   if (!kept_.empty()) {
-    cut_mass(top_p * mass(kept_));
+    cut_mass(row, top_p * mass(kept_));
     return;
   }
   const double target = top_p * weigh_all(row, weights_.data());
-  for (float threshold = 0x1p-4f;; threshold *= 0x1p-6f) {
-    if (threshold < 0x1p-100f) threshold = 0;
+  for (const float threshold : {0x1p-5f, 0x1p-12f, 0.0f}) {
     collect(weights_.data(), threshold, row.z);
-    for (Candidate& c : kept_) c.weight = weights_[static_cast<size_t>(c.id)];
-    if (mass(kept_) >= target || threshold == 0) break;
+    if (mass(kept_) >= target) break;
   }
-  cut_mass(target);
+  cut_mass(row, target);
 }
 
-// Quickselect by mass: halves the range that holds the border, then sorts the little that is left.
-void Draw::cut_mass(double target) {
-  order_.assign(kept_.begin(), kept_.end());
+// order_ = the candidates among which the mass of the better ones reaches the target; returns the
+// mass of all that are better than any of them.
+double Draw::find_border(const Row& row, double target) {
+  constexpr int kBuckets = 1024;
+  constexpr float kPerUnit = 32;  // buckets per factor e of the weight
+  if (kept_.size() < 512) {
+    order_.assign(kept_.begin(), kept_.end());
+    return 0;
+  }
+  const float scale = row.inverse * kPerUnit;
+  const auto bucket = [&row, scale](const Candidate& c) {
+    const float depth = (row.maximum - c.logit) * scale;  // not below 0, and monotonic
+    return depth < kBuckets - 1 ? static_cast<int>(depth) : kBuckets - 1;
+  };
+  double masses[kBuckets] = {};
+  for (const Candidate& c : kept_) masses[bucket(c)] += c.weight;
+  double before = 0;
+  int border = 0;
+  while (border < kBuckets - 1 && before + masses[border] < target) before += masses[border++];
+  order_.clear();
+  for (const Candidate& c : kept_) {
+    if (bucket(c) == border) order_.push_back(c);
+  }
+  return before;
+}
+
+// Keeps the fewest best candidates whose mass reaches the target (one at least). Quickselect by
+// mass: halves the range that holds the border, then sorts the little that is left.
+void Draw::cut_mass(const Row& row, double target) {
+  double before = find_border(row, target);  // mass of those better than *first
+  if (order_.empty()) return;
   auto first = order_.begin(), last = order_.end();
-  double before = 0;  // mass of those better than *first
   while (last - first > 64) {
     const auto middle = first + (last - first) / 2;
     std::nth_element(first, middle, last, better);

@@ -69,30 +69,50 @@ static void exponentials(const float* z, int n, float maximum, float inverse_tem
 
 static int count(const float* z, int n, float threshold) {
   const V t = splat(threshold), one = splat(1.0f);
-  V below = zero();  // at most n / 16 per lane: exact
+  V below[4] = {zero(), zero(), zero(), zero()};  // at most n / 64 per lane: exact
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) below = below + select_lt(load(z + i), t, one, zero());
-  int found = i - static_cast<int>(hsum(below));
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      below[j] = below[j] + select_lt(load(z + i + j * kLanes), t, one, zero());
+    }
+  }
+  int found = i - static_cast<int>(hsum((below[0] + below[1]) + (below[2] + below[3])));
   for (; i < n; ++i) found += z[i] < threshold ? 0 : 1;
   return found;
 }
 
+// The indices of a whole vector's lanes that reach the threshold, from ids[found] on; may write
+// 16 entries. Returns the new count.
+#if defined(__AVX512F__) && !defined(FLARE_SIMD_PORTABLE)
+FLARE_INLINE int gather_lanes(V v, float threshold, int first, int32_t* ids, int found) {
+  const __mmask16 mask = _mm512_cmp_ps_mask(v.r, splat(threshold).r, _CMP_NLT_UQ);
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i index = _mm512_add_epi32(lane, _mm512_set1_epi32(first));
+  _mm512_storeu_si512(ids + found, _mm512_maskz_compress_epi32(mask, index));
+  return found + __builtin_popcount(mask);
+}
+#else
+FLARE_INLINE int gather_lanes(V v, float threshold, int first, int32_t* ids, int found) {
+  if (hmax(v) < threshold) return found;
+  alignas(64) float lanes[kLanes];
+  store(lanes, v);
+  for (int i = 0; i < kLanes; ++i) {
+    ids[found] = first + i;
+    found += lanes[i] < threshold ? 0 : 1;
+  }
+  return found;
+}
+#endif
+
 static int gather(const float* z, int n, float threshold, int32_t* ids) {
-  int found = 0;
-  for (int i = 0; i < n;) {
-    if (i + 4 * kLanes <= n) {
-      const V a = max(load(z + i), load(z + i + kLanes));
-      const V b = max(load(z + i + 2 * kLanes), load(z + i + 3 * kLanes));
-      if (hmax(max(a, b)) < threshold) {
-        i += 4 * kLanes;
-        continue;
-      }
-    }
-    const int last = i + 4 * kLanes < n ? i + 4 * kLanes : n;
-    for (; i < last; ++i) {
-      ids[found] = i;
-      found += z[i] < threshold ? 0 : 1;
-    }
+  int found = 0, i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    found = gather_lanes(load(z + i), threshold, i, ids, found);
+  }
+  for (; i < n; ++i) {
+    ids[found] = i;
+    found += z[i] < threshold ? 0 : 1;
   }
   return found;
 }

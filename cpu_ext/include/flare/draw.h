@@ -51,7 +51,8 @@ class Draw {
   void take_top_k(const Row& row, int k);
   void take_top_p(const Row& row, float top_p);
   void take_min_p(const Row& row, float min_p);
-  void cut_mass(double target);
+  double find_border(const Row& row, double target);
+  void cut_mass(const Row& row, double target);
   void cut_after(const Candidate& last);
 
   const Kernels* kernels_;

@@ -122,7 +122,7 @@ struct Kernels {
                        float* sums);
   // How many values are at least `threshold`.
   int (*count)(const float* z, int n, float threshold);
-  // Their indices, ascending; `ids` has room for all.
+  // Their indices, ascending; `ids` has room for all and 16 more.
   int (*gather)(const float* z, int n, float threshold, int32_t* ids);
   // e^x of one value, with the vector function's bits.
   float (*exponential)(float x);
