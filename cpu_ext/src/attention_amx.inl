@@ -47,6 +47,7 @@ FLARE_INLINE V exp2_tile(V x) {
 struct alignas(64) TileRows {
   float maximum[16];
   float alpha[16];  // of the tile at hand
+  unsigned grown;   // a bit per query whose maximum the tile raised
   float sum[16 * kLanes];
   int position[16];
 };
@@ -97,19 +98,37 @@ FLARE_INLINE void load_tiles(const float* from, int64_t stride) {
   }
 }
 
-// scores[32][64]: the first `blocks` groups of 32 keys.
+// What one tile of keys needs: its two phases on tiles are cut into pieces, so that they can run
+// beside another tile's softmax.
+struct TileWork {
+  Tile tile;
+  int blocks;               // groups of 32 keys that any query sees
+  const uint8_t* values[2]; // of each group
+  float* scores;            // [32][64]
+  uint16_t* p16;            // [32][64]
+};
+
+// Scores of 32 keys.
 template <int H>
-static void score_tile(const Tile& t, int blocks, int padded, AttentionScratch& s) {
+FLARE_INLINE void score_block(const TileWork& w, int block, int padded, const uint16_t* q16) {
   publish();
-  for (int block = 0; block < blocks; ++block) {
-    zero_tiles<H>();
-    for (int d = 0; d < padded; d += 32) {
-      multiply<H>(s.q16 + d, padded * 2, t.keys + d / 2 * (kKeyTile * 4) + block * 128,
-                  kKeyTile * 4);
-    }
-    store_tiles<H>(s.scores + block * 32, kKeyTile);
+  zero_tiles<H>();
+  for (int d = 0; d < padded; d += 32) {
+    multiply<H>(q16 + d, padded * 2, w.tile.keys + d / 2 * (kKeyTile * 4) + block * 128,
+                kKeyTile * 4);
   }
+  store_tiles<H>(w.scores + block * 32, kKeyTile);
+}
+
+// out += probabilities x values for 32 dimensions from d on.
+template <int H>
+FLARE_INLINE void weigh_block(const TileWork& w, int d, int padded, float* out) {
   publish();
+  load_tiles<H>(out + d, padded);
+  for (int block = 0; block < w.blocks; ++block) {
+    multiply<H>(w.p16 + block * 32, kKeyTile * 2, w.values[block] + d * 4, padded * 4);
+  }
+  store_tiles<H>(out + d, padded);
 }
 
 // The values of keys [32 block, 32 block + 32) with zeros from key `valid` of the tile on.
@@ -129,23 +148,6 @@ FLARE_INLINE const uint8_t* edge_values(const Tile& t, int block, int valid, int
     }
   }
   return reinterpret_cast<const uint8_t*>(s.edge);
-}
-
-template <int H>
-static void weigh_tile(const Tile& t, int blocks, int valid, int padded, AttentionScratch& s) {
-  const uint8_t* values[2];
-  for (int block = 0; block < blocks; ++block) {
-    values[block] = edge_values(t, block, valid, padded, s);
-  }
-  publish();
-  for (int d = 0; d < padded; d += 32) {
-    load_tiles<H>(s.out + d, padded);
-    for (int block = 0; block < blocks; ++block) {
-      multiply<H>(s.p16 + block * 32, kKeyTile * 2, values[block] + d * 4, padded * 4);
-    }
-    store_tiles<H>(s.out + d, padded);
-  }
-  publish();
 }
 
 // The scores of 16 keys, those from `count` on far below any other.
@@ -215,41 +217,46 @@ FLARE_INLINE void soften_row(const float* s, int count, V maximum, V alpha, floa
   store(sum, fma(load(sum), alpha, (v[0] + v[1]) + (v[2] + v[3])));
 }
 
-// soften<true> of attention.inl for 16 rows.
-template <bool kMasked>
-FLARE_INLINE void soften_half(TileRows& rows, const float* scores, const int* counts, int padded,
-                              float* out, uint16_t* p16) {
+FLARE_INLINE void count_visible(const TileRows& rows, const Tile& t, int* counts) {
+  for (int i = 0; i < 16; ++i) counts[i] = rows.position[i] + 1 - t.first_key;
+}
+
+// The rows' new maxima, and the factors of what was summed under the old ones.
+FLARE_INLINE void raise_maxima(TileRows& rows, const Tile& t, const float* scores) {
+  int counts[16];
+  count_visible(rows, t, counts);
   const V old = load(rows.maximum);
-  const V maximum = max(maxima<kMasked>(scores, counts), old);
-  const V alpha = exp2_tile(old - maximum);
+  const bool all = counts[0] >= kKeyTile;  // positions ascend
+  const V maximum = max(all ? maxima<false>(scores, counts) : maxima<true>(scores, counts), old);
   store(rows.maximum, maximum);
-  store(rows.alpha, alpha);
-  unsigned grown = _mm512_cmp_ps_mask(maximum.r, old.r, _CMP_NEQ_UQ);
-  for (; grown != 0; grown &= grown - 1) {
+  store(rows.alpha, exp2_tile(old - maximum));
+  rows.grown = _mm512_cmp_ps_mask(maximum.r, old.r, _CMP_NEQ_UQ);
+}
+
+FLARE_INLINE void rescale(const TileRows& rows, int padded, float* out) {
+  for (unsigned grown = rows.grown; grown != 0; grown &= grown - 1) {
     const int i = __builtin_ctz(grown);
     const V a = splat(rows.alpha[i]);
     float* row = out + i * padded;
     for (int d = 0; d < padded; d += kLanes) store(row + d, load(row + d) * a);
   }
-  for (int i = 0; i < 16; ++i) {
-    soften_row<kMasked>(scores + i * kKeyTile, counts[i], splat(rows.maximum[i]),
-                        splat(rows.alpha[i]), rows.sum + i * kLanes, p16 + i * kKeyTile);
-  }
 }
 
-template <int H>
-static void soften_tile(const Tile& t, TileRows* rows, int padded, AttentionScratch& s) {
-  for (int h = 0; h < H; ++h) {
-    int counts[16];
-    for (int i = 0; i < 16; ++i) counts[i] = rows[h].position[i] + 1 - t.first_key;
-    const float* scores = s.scores + 16 * h * kKeyTile;
-    float* out = s.out + 16 * h * padded;
-    uint16_t* p16 = s.p16 + 16 * h * kKeyTile;
-    if (counts[0] >= kKeyTile) {  // positions ascend
-      soften_half<false>(rows[h], scores, counts, padded, out, p16);
-    } else {
-      soften_half<true>(rows[h], scores, counts, padded, out, p16);
+// soften<true> of attention.inl for 8 of 16 rows, from `first` on.
+FLARE_INLINE void soften_rows(TileRows& rows, const Tile& t, int first, const float* scores,
+                              uint16_t* p16) {
+  int counts[16];
+  count_visible(rows, t, counts);
+  if (counts[first] >= kKeyTile) {
+    for (int i = first; i < first + 8; ++i) {
+      soften_row<false>(scores + i * kKeyTile, kKeyTile, splat(rows.maximum[i]),
+                        splat(rows.alpha[i]), rows.sum + i * kLanes, p16 + i * kKeyTile);
     }
+    return;
+  }
+  for (int i = first; i < first + 8; ++i) {
+    soften_row<true>(scores + i * kKeyTile, counts[i], splat(rows.maximum[i]),
+                     splat(rows.alpha[i]), rows.sum + i * kLanes, p16 + i * kKeyTile);
   }
 }
 
@@ -263,6 +270,44 @@ FLARE_INLINE void start_rows(const AttentionArgs& a, const AttentionItem& item, 
   }
 }
 
+FLARE_INLINE TileWork work_on(const AttentionArgs& a, const AttentionItem& item, int kv_head,
+                              int tile, int last, AttentionScratch& s) {
+  TileWork w;
+  w.tile = tile_at(a, item, kv_head, tile);
+  w.blocks = last - w.tile.first_key >= 32 ? 2 : 1;
+  for (int block = 0; block < w.blocks; ++block) {
+    w.values[block] =
+        edge_values(w.tile, block, item.keys - w.tile.first_key, a.shape->padded_dim, s);
+  }
+  w.scores = s.scores + tile % 2 * (kPromptQueries * kKeyTile);
+  w.p16 = s.p16 + tile % 2 * (kPromptQueries * kKeyTile);
+  return w;
+}
+
+// While the softmax of one tile runs on vectors, the tiles score the next keys and weigh the
+// values of the keys before: the processor finds both in its window.
+template <int H>
+static void attend_step(const TileWork* before, TileWork& here, const TileWork* next,
+                        TileRows* rows, int padded, AttentionScratch& s) {
+  for (int h = 0; h < H; ++h) raise_maxima(rows[h], here.tile, here.scores + 16 * h * kKeyTile);
+  const int scoring = next != nullptr ? next->blocks : 0;
+  const int pieces = scoring + (before != nullptr ? padded / 32 : 0);
+  int piece = 0;
+  for (int group = 0; group < 2 * H; ++group) {
+    for (; piece * 2 * H < pieces * (group + 1); ++piece) {
+      if (piece < scoring) {
+        score_block<H>(*next, piece, padded, s.q16);
+      } else {
+        weigh_block<H>(*before, (piece - scoring) * 32, padded, s.out);
+      }
+    }
+    const int half = group / 2 * 16 * kKeyTile;
+    soften_rows(rows[group / 2], here.tile, group % 2 * 8, here.scores + half, here.p16 + half);
+  }
+  publish();
+  for (int h = 0; h < H; ++h) rescale(rows[h], padded, s.out + 16 * h * padded);
+}
+
 template <int H>
 static void attend_tiles(const AttentionArgs& a, const AttentionItem& item, int kv_head,
                          AttentionScratch& s) {
@@ -270,13 +315,17 @@ static void attend_tiles(const AttentionArgs& a, const AttentionItem& item, int 
   const int last = last_position(a, item);
   TileRows rows[H];
   for (int h = 0; h < H; ++h) start_rows(a, item, 16 * h, rows[h]);
+  TileWork before{}, here = work_on(a, item, kv_head, 0, last, s), next{};
+  for (int block = 0; block < here.blocks; ++block) score_block<H>(here, block, padded, s.q16);
   for (int tile = 0; tile * kKeyTile <= last; ++tile) {
-    const Tile t = tile_at(a, item, kv_head, tile);
-    const int blocks = last - t.first_key >= 32 ? 2 : 1;
-    score_tile<H>(t, blocks, padded, s);
-    soften_tile<H>(t, rows, padded, s);
-    weigh_tile<H>(t, blocks, item.keys - t.first_key, padded, s);
+    const bool more = (tile + 1) * kKeyTile <= last;
+    if (more) next = work_on(a, item, kv_head, tile + 1, last, s);
+    attend_step<H>(tile > 0 ? &before : nullptr, here, more ? &next : nullptr, rows, padded, s);
+    before = here;
+    here = next;
   }
+  for (int d = 0; d < padded; d += 32) weigh_block<H>(before, d, padded, s.out);
+  publish();
   for (int i = 0; i < item.queries; ++i) {
     finish(rows[i / 16].sum + i % 16 * kLanes, s.out + i * padded, a.shape->head_dim,
            a.y + offset_of(a, item, kv_head, i));

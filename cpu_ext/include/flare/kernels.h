@@ -87,10 +87,10 @@ struct AttentionState {
 // Per-thread working memory of attention; 64-byte aligned.
 struct alignas(64) AttentionScratch {
   float q[kPromptQueries * kMaxHeadDim];
-  float scores[kPromptQueries * kKeyTile];
+  float scores[2 * kPromptQueries * kKeyTile];  // two tiles' in turn
   float out[kPromptQueries * kMaxHeadDim];  // tiles: kept apart from `state`
   uint16_t q16[kPromptQueries * kMaxHeadDim];
-  uint16_t p16[kPromptQueries * kKeyTile];
+  uint16_t p16[2 * kPromptQueries * kKeyTile];
   uint16_t edge[32 * kMaxHeadDim];  // values of the last keys, with zeros behind them
   AttentionState state[kPromptQueries];
   AttentionState total[kGeneratedQueries];
