@@ -21,6 +21,12 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
+def endless(path: str) -> dict[str, Any]:
+    """A request that ends by itself only at the context's end: greedy, so no end token is drawn."""
+    prompt = {"messages": HI} if path == CHAT else {"prompt": "x", "max_tokens": 255}
+    return {"model": MODEL, "temperature": 0, **prompt}
+
+
 class Bundled:
     """An engine that commits ``size`` tokens per delta, as speculation does."""
 
@@ -81,7 +87,8 @@ async def test_usage_only_when_asked(
     api: Api, path: str, options: dict[str, Any], shown: bool
 ) -> None:
     prompt = {"messages": HI} if path == CHAT else {"prompt": "x"}
-    events = await stream_events(api.http, path, {**prompt, "max_tokens": 3, **options})
+    fields = {**prompt, "n": 2, "max_tokens": 3}
+    events = await stream_events(api.http, path, {**fields, **options})
     assert events.done
     if not shown:
         assert all("usage" not in chunk for chunk in events.chunks)
@@ -89,10 +96,8 @@ async def test_usage_only_when_asked(
     *others, last = events.chunks
     assert all(chunk["usage"] is None for chunk in others)
     assert last["choices"] == []
-    assert others[-1]["choices"][0]["finish_reason"] == "length"
-    whole = await api.http.post(
-        path, json={"model": MODEL, "temperature": 0, **prompt, "max_tokens": 3}
-    )
+    assert [events.of(index)[-1]["finish_reason"] for index in (0, 1)] == ["length"] * 2
+    whole = await api.http.post(path, json={"model": MODEL, "temperature": 0, **fields})
     expected = whole.json()["usage"]
     assert {k: last["usage"][k] for k in expected if k.endswith("_tokens")} == {
         k: v for k, v in expected.items() if k.endswith("_tokens")
@@ -198,17 +203,33 @@ async def test_engine_failure_before_the_first_token(caplog: pytest.LogCaptureFi
         assert "secret" not in str(events.chunks)
 
 
+async def test_engine_failure_after_a_keep_alive(caplog: pytest.LogCaptureFixture) -> None:
+    """The status line is out: the error is an event although there was no token."""
+    caplog.set_level(logging.CRITICAL)
+    async with serving_api(server=ServerConfig(ping_seconds=0.05)) as api:
+        api.parts.device.delay = 0.3
+        api.parts.device.fail = ValueError("secret detail")
+        events = await stream_events(api.http, CHAT, {"messages": HI})
+        assert (events.status, events.done) == (200, False)
+        assert events.comments >= 1
+        assert [list(chunk) for chunk in events.chunks] == [["error"]]
+        assert "secret" not in str(events.chunks)
+
+
 @pytest.mark.parametrize("n", [1, 2])
-async def test_engine_failure_in_mid_stream(caplog: pytest.LogCaptureFixture, n: int) -> None:
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_engine_failure_in_mid_stream(
+    caplog: pytest.LogCaptureFixture, path: str, n: int
+) -> None:
     caplog.set_level(logging.CRITICAL)
     async with serving_api() as api:
         api.parts.device.delay = 0.02
-        body = {"model": MODEL, "messages": HI, "stream": True, "n": n}
+        body = {**endless(path), "stream": True, "n": n}
         raw = ""
-        async with api.http.stream("POST", CHAT, json=body) as response:
+        async with api.http.stream("POST", path, json=body) as response:
             async for text in response.aiter_text():
                 raw += text
-                if raw.count("content") >= 4:
+                if raw.count('"index"') >= 4:
                     api.parts.device.fail = ValueError("secret detail")
         blocks = raw.strip().split("\n\n")
         error = json.loads(blocks[-1].removeprefix("data: "))["error"]
@@ -232,7 +253,7 @@ async def test_drained_stream_ends_with_an_error(caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.CRITICAL)
     async with serving_api() as api:
         api.parts.device.delay = 0.02
-        body = {"model": MODEL, "messages": HI, "stream": True}
+        body = {**endless(CHAT), "stream": True}
         raw = ""
         async with api.http.stream("POST", CHAT, json=body) as response:
             async for text in response.aiter_text():
@@ -243,19 +264,27 @@ async def test_drained_stream_ends_with_an_error(caplog: pytest.LogCaptureFixtur
         error = json.loads(raw.strip().split("\n\n")[-1].removeprefix("data: "))["error"]
         assert error["code"] == "engine_unavailable"
         assert "[DONE]" not in raw
+        assert '"finish_reason":"' not in raw
+
+
+async def test_drained_answer_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    async with serving_api() as api:
+        api.parts.device.delay = 0.02
+        asked = asyncio.create_task(api.http.post(TEXT, json=endless(TEXT)))
+        await _until(lambda: api.parts.cache.used > 0)
+        await api.parts.engine.drain(0.05)
+        answer = await asked
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"]
+        assert answer.json()["error"]["code"] == "engine_unavailable"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_disconnect_aborts(api: Api, path: str, stream: bool) -> None:
     api.parts.device.delay = 0.02
-    body = {
-        "model": MODEL,
-        "stream": stream,
-        "n": 2,
-        "max_tokens": 200,
-        **({"messages": HI} if path == CHAT else {"prompt": "x"}),
-    }
+    body = {**endless(path), "stream": stream, "n": 2}
     await _leave_after(api, path, body, lambda: api.parts.cache.used > 0)
     await api.idle(1.0)
     api.parts.device.delay = 0
@@ -265,7 +294,7 @@ async def test_disconnect_aborts(api: Api, path: str, stream: bool) -> None:
 async def test_disconnect_during_prefill_aborts(api: Api) -> None:
     api.parts.device.delay = 0.3
     for stream in (False, True):
-        body = {"model": MODEL, "prompt": "x" * 200, "stream": stream}
+        body = {**endless(TEXT), "prompt": "x" * 200, "stream": stream}
         replays = len(api.parts.device.replays)
         await _leave_after(api, TEXT, body, lambda: api.parts.cache.used > 0)
         await api.idle(1.0)
@@ -284,16 +313,21 @@ async def test_disconnect_while_waiting_aborts() -> None:
         await api.idle()
 
 
+async def _until(ready: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if ready():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come to pass")
+
+
 async def _leave_after(
     api: Api, path: str, body: dict[str, Any], ready: Callable[[], bool]
 ) -> None:
     """Send a request on a connection of its own and close that once ``ready``."""
     async with httpx.AsyncClient(base_url=api.url, verify=False) as client:
         asked = asyncio.create_task(client.post(path, json=body))
-        for _ in range(400):
-            if ready():
-                break
-            await asyncio.sleep(0.005)
+        await _until(ready)
         await asyncio.sleep(0.05)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -370,7 +404,9 @@ async def test_openai_client_sees_an_error_in_mid_stream(
     async with serving_api() as api:
         api.parts.device.delay = 0.02
         client = openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none", max_retries=0)
-        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=HI, temperature=0, stream=True
+        )
         with pytest.raises(openai.APIError):
             async for chunk in stream:
                 if chunk.choices[0].delta.content:
