@@ -294,7 +294,7 @@ async def test_disconnect_aborts(api: Api, path: str, stream: bool) -> None:
 async def test_disconnect_during_prefill_aborts(api: Api) -> None:
     api.parts.device.delay = 0.3
     for stream in (False, True):
-        body = {**endless(TEXT), "prompt": "x" * 200, "stream": stream}
+        body = {**endless(TEXT), "prompt": "x" * 200, "max_tokens": 50, "stream": stream}
         replays = len(api.parts.device.replays)
         await _leave_after(api, TEXT, body, lambda: api.parts.cache.used > 0)
         await api.idle(1.0)
