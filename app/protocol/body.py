@@ -1,5 +1,6 @@
 """Read and check a JSON request body: strict types, refused fields, clear errors."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from starlette.requests import Request
 from app.errors import ApiError
 
 logger = logging.getLogger("flare.http")
+
+INLINE_BYTES = 128 * 1024
+"""Bodies up to this size are parsed on the event loop, where a thread would cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,10 @@ def json_body(
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             raise ApiError(400, "Set the Content-Type header to application/json.")
-        return parse_body(model, await request.body(), refused, checks)
+        raw = await request.body()
+        if len(raw) <= INLINE_BYTES:
+            return parse_body(model, raw, refused, checks)
+        return await asyncio.to_thread(parse_body, model, raw, refused, checks)
 
     return read
 

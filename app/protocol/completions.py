@@ -8,6 +8,8 @@ from app.protocol.body import Refused
 from app.protocol.sampling import MAX_CHOICES, MAX_LOGPROBS, REFUSED, GenerationFields
 
 MAX_PROMPTS = 1024
+MAX_PROMPT_IDS = 1 << 20
+"""Token ids of all prompts of a request: each is looked at several times."""
 
 Prompt = str | tuple[int, ...]
 """One prompt: text, or token ids."""
@@ -24,6 +26,8 @@ def parse_prompts(value: object) -> tuple[Prompt, ...]:
         raise ValueError("must be a string, an array of strings, or token ids")
     if not value:
         raise ValueError("must not be empty")
+    if _count_ids(value) > MAX_PROMPT_IDS:
+        raise ValueError(f"must hold at most {MAX_PROMPT_IDS} token ids")
     if _are_ids(value):
         return (tuple(value),)
     if len(value) > MAX_PROMPTS:
@@ -37,7 +41,14 @@ def parse_prompts(value: object) -> tuple[Prompt, ...]:
 
 def _are_ids(items: list[Any]) -> bool:
     """True when every item is an integer; a bool is none."""
-    return all(type(item) is int for item in items)
+    return set(map(type, items)) <= {int}
+
+
+def _count_ids(items: list[Any]) -> int:
+    """How many token ids an array of them, or of arrays of them, holds at most."""
+    if isinstance(items[0], list):
+        return sum(len(item) for item in items if isinstance(item, list))
+    return len(items) if isinstance(items[0], int) else 0
 
 
 _PROMPT_SCHEMA = {

@@ -67,6 +67,8 @@ async def start_chat(context: ServingContext, request: ChatRequest) -> ChatAnswe
     context.check_model(request.model)
     _check(context, request)
     prompt_ids = await chat_prompt(context, request.messages, request)
+    if not prompt_ids:
+        raise ApiError(400, "messages are rendered to a prompt without tokens.", param="messages")
     params = _params(context, request, len(prompt_ids))
     head = AnswerHead.new("chatcmpl", request.model, context.engine.model.core_digest)
     continued = prompt_ids if request.continue_final_message else ()

@@ -81,7 +81,7 @@ async def completion_prompts(
     context: ServingContext, prompts: Sequence[Prompt], *, add_special: bool
 ) -> list[tuple[int, ...]]:
     """Token ids of each prompt. Raises ApiError (400, param prompt) for empty ones."""
-    size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    size = sum(map(len, prompts))
 
     def work() -> list[tuple[int, ...]]:
         return [_ids(context.text, prompt, add_special) for prompt in prompts]

@@ -6,7 +6,7 @@ import pytest
 
 from engine.text.info import GenerationDefaults
 from tests.support.api import Api, serving_api, stream_events
-from tests.support.words import chat_ids, piece_ids, text_assets
+from tests.support.words import byte_ids, chat_ids, piece_ids, text_assets
 
 PATH = "/v1/chat/completions"
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
@@ -146,12 +146,54 @@ async def test_template_that_knows_tool_calls_gets_them() -> None:
         assert await prompt_of(api, messages) == "user:hi;assistant:(lookup|Bern);"
 
 
-async def test_template_refusal_is_told(api: Api) -> None:
-    answer = await api.chat(messages=[*HI, {"role": "system", "content": "late"}])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_template_refusal_is_told(api: Api, stream: bool) -> None:
+    late = {"role": "system", "content": "late"}
+    answer = await api.chat(messages=[*HI, late], stream=stream)
     assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/json"
     assert answer.json()["error"]["message"] == "The system message must come first."
     assert "{%" not in answer.text
     await api.alive()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ messages.append(1) }}",
+        "{{ 1 / 0 }}",
+    ],
+)
+async def test_template_code_is_not_run_and_not_shown(template: str, stream: bool) -> None:
+    async with serving_api(text=text_assets(template=template)) as api:
+        answer = await api.chat(messages=HI, stream=stream)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+        for leak in ("{{", "__", "Traceback", "function"):
+            assert leak not in answer.text
+        assert (await api.complete(prompt="x", max_tokens=1)).status_code == 200
+
+
+async def test_a_conversation_without_any_token_is_refused() -> None:
+    async with serving_api(text=text_assets(template="{{ '' }}")) as api:
+        answer = await api.chat(messages=HI, max_tokens=1)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "messages"
+        assert (await api.complete(prompt="x", max_tokens=1)).status_code == 200
+
+
+async def test_a_begin_token_of_template_and_tokenizer_is_there_once() -> None:
+    """The template writes it too: the same ids for the answer and for /tokenize."""
+    begin = piece_ids("<|im_start|>")[0]
+    template = "<|im_start|>{{ messages[0].content }}"
+    async with serving_api(text=text_assets(template=template, begin=begin)) as api:
+        (choice,) = await same(api, messages=HI, max_tokens=1)
+        assert choice["message"]["content"]
+        body = (await api.chat(messages=HI, max_tokens=1, return_token_ids=True)).json()
+        told = (await api.http.post("/tokenize", json={"messages": HI})).json()["tokens"]
+        assert body["prompt_token_ids"] == told == [begin, *byte_ids("hi")]
 
 
 async def test_model_without_template() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, serving_api, stream_events
-from tests.support.words import byte_ids, piece_ids
+from tests.support.words import byte_ids, piece_ids, text_assets
 
 PATH = "/v1/completions"
 
@@ -156,6 +156,20 @@ async def test_echo_with_logprobs(api: Api) -> None:
     assert all(2 <= len(top) <= 3 for top in lists["top_logprobs"][1:])
 
 
+async def test_echo_offsets_of_every_choice_start_behind_its_own_prompt(api: Api) -> None:
+    said = piece_ids("one", b"x", " two")
+    api.script("a", said)
+    api.script("longer prompt", said)
+    choices = await same(
+        api, prompt=["a", "longer prompt"], n=2, echo=True, logprobs=1, max_tokens=3
+    )
+    for choice, prompt in zip(choices, ("a", "a", "longer prompt", "longer prompt"), strict=True):
+        length = len(prompt)
+        assert choice["text"] == prompt + "onex two"
+        offsets = choice["logprobs"]["text_offset"]
+        assert offsets == [*range(length), length, length + 3, length + 4]
+
+
 async def test_echo_without_logprobs(api: Api) -> None:
     api.script("x", piece_ids("one"))
     (choice,) = await same(api, prompt="x", echo=True, max_tokens=5)
@@ -205,6 +219,33 @@ async def test_several_prompts_and_choices(api: Api) -> None:
     assert body["usage"]["completion_tokens"] == 8
 
 
+async def test_a_stop_string_ends_its_own_choice_only(api: Api) -> None:
+    api.script("a", piece_ids("one", "END", " two"))
+    api.script("b", piece_ids(*["one", " two"] * 6))
+    first, second = await same(api, prompt=["a", "b"], max_tokens=20, stop="END")
+    assert (first["text"], first["finish_reason"]) == ("one", "stop")
+    assert (second["text"], second["finish_reason"]) == ("one two" * 6, "stop")
+    await api.idle()
+
+
+async def test_exactly_one_begin_token() -> None:
+    begin = piece_ids("<|im_start|>")[0]
+    async with serving_api(text=text_assets(begin=begin)) as api:
+        hi = list(byte_ids("hi"))
+        prompts: list[tuple[Any, list[int]]] = [
+            ("hi", [begin, *hi]),
+            ("<|im_start|>hi", [begin, *hi]),  # spelled out: not doubled
+            ("", [begin]),  # an empty text is a begin token, not an empty batch row
+            (hi, hi),  # ids are taken as they are
+        ]
+        for prompt, ids in prompts:
+            (choice,) = await same(api, prompt=prompt, max_tokens=2)
+            assert choice["prompt_token_ids"] == ids
+        answer = await api.complete(prompt="", add_special_tokens=False)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+        await api.alive()
+
+
 async def test_token_id_prompts(api: Api) -> None:
     api.script("ab", piece_ids("one"))
     (text,) = await same(api, prompt="ab", max_tokens=5)
@@ -228,6 +269,43 @@ async def test_cached_tokens_are_reported(api: Api) -> None:
     salted = (await api.complete(prompt=prompt, max_tokens=1, cache_salt="s")).json()["usage"]
     cached = [u["prompt_tokens_details"]["cached_tokens"] for u in (first, second, salted)]
     assert cached == [0, 32, 0]
+
+
+async def test_a_request_beyond_the_cache_is_refused_and_the_next_one_is_served() -> None:
+    """The cache holds 64 tokens, the model 256: nothing waits for blocks that never come."""
+    async with serving_api(num_blocks=5, block_size=16) as api:
+        for fields in ({"prompt": "x" * 100, "max_tokens": 1}, {"prompt": "x", "max_tokens": 64}):
+            answer = await api.complete(**fields)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+            assert "64" in answer.json()["error"]["message"]
+        for prompt in ("x", "y" * 40):
+            body = (await api.complete(prompt=prompt, max_tokens=64 - len(prompt))).json()
+            assert body["usage"]["total_tokens"] == 64
+        await api.alive()
+
+
+async def test_a_preempted_answer_has_no_gap_and_no_repeat() -> None:
+    prompts = ["a" * 20, "b" * 20, "c" * 20]
+    async with serving_api(num_blocks=10, block_size=8, max_num_seqs=3) as api:
+        alone = [(await api.complete(prompt=p, max_tokens=40, logprobs=1)).json() for p in prompts]
+        fields: dict[str, Any] = {"max_tokens": 40, "logprobs": 1}
+        usage = {"stream_options": {"include_usage": True}}
+        asked = [stream_events(api.http, PATH, {**fields, "prompt": p, **usage}) for p in prompts]
+        together = await asyncio.gather(*asked)
+        registry = api.parts.engine.metrics.registry
+        assert (registry.get_sample_value("flare_preemptions_total") or 0) > 0
+        for whole, events in zip(alone, together, strict=True):
+            choice = whole["choices"][0]
+            assert "".join(c["text"] for c in events.of()) == choice["text"]
+            values = [
+                v
+                for c in events.of()
+                for v in (c["logprobs"] or {"token_logprobs": []})["token_logprobs"]
+            ]
+            assert values == choice["logprobs"]["token_logprobs"]
+            counts = events.chunks[-1]["usage"]
+            assert (counts["prompt_tokens"], counts["completion_tokens"]) == (20, 40)
 
 
 async def test_answer_names_model_and_core(api: Api) -> None:

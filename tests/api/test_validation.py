@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from app.protocol.chat import CHAT_REFUSED
-from app.protocol.completions import COMPLETION_REFUSED
+from app.protocol.completions import COMPLETION_REFUSED, MAX_PROMPT_IDS
 from tests.support.api import MODEL, Api, serving_api
 from tests.support.words import VOCAB_SIZE, byte_ids
 
@@ -100,12 +100,16 @@ async def test_bad_values(api: Api, path: str, field: str, values: list[Any]) ->
         (TEXT, {"prompt": [""]}, "prompt"),
         (TEXT, {"prompt": []}, "prompt"),
         (TEXT, {"prompt": [[]]}, "prompt"),
+        (TEXT, {"prompt": ["a", ""]}, "prompt"),
+        (TEXT, {"prompt": [[1], []]}, "prompt"),
         (TEXT, {"prompt": None}, "prompt"),
         (TEXT, {"prompt": [1, "a"]}, "prompt"),
         (TEXT, {"prompt": [True]}, "prompt"),
         (TEXT, {"prompt": [VOCAB_SIZE]}, "prompt"),
         (TEXT, {"prompt": [-1]}, "prompt"),
         (TEXT, {"prompt": ["a"] * 1025}, "prompt"),
+        (TEXT, {"prompt": [1] * (MAX_PROMPT_IDS + 1)}, "prompt"),
+        (TEXT, {"prompt": [[1] * (MAX_PROMPT_IDS // 8)] * 9}, "prompt"),
         (TEXT, {"prompt": ["a"] * 9, "n": 128}, "n"),
         (TEXT, {"n": 3, "best_of": 2}, "best_of"),
         (TEXT, {"best_of": 5, "stream": True}, "best_of"),
@@ -154,22 +158,23 @@ async def test_tools_are_refused(api: Api) -> None:
         assert error["param"] == "tools"
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT])
-@pytest.mark.parametrize(
-    ("field", "raw"),
-    [
-        ("temperature", "NaN"),
-        ("top_p", "Infinity"),
-        ("presence_penalty", "-Infinity"),
-        ("temperature", "1e999"),
-        ("logit_bias", '{"5": NaN}'),
-    ],
+NUMBERS = (
+    *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "top_k", "n", "seed", "max_tokens", "min_tokens", "priority"),
 )
-async def test_numbers_that_are_none(api: Api, path: str, field: str, raw: str) -> None:
-    body = json.dumps(base(path))[:-1] + f', "{field}": {raw}}}'
-    answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("raw", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+async def test_numbers_that_are_none(api: Api, path: str, raw: str) -> None:
+    for field, value in [*((name, raw) for name in NUMBERS), ("logit_bias", f'{{"5": {raw}}}')]:
+        body = json.dumps(base(path))[:-1] + f', "{field}": {value}}}'
+        answer = await api.http.post(
+            path, content=body, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 400, field
+        error = json.loads(answer.text, parse_constant=pytest.fail)["error"]
+        assert error["param"] == field
     await api.alive()
 
 
@@ -189,7 +194,40 @@ async def test_lone_surrogate(api: Api, stream: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 5000, b'{"n":' + b"9" * 5000]
+    ("path", "fields"),
+    [
+        (TEXT, '"prompt":"x"'),
+        (TEXT, '"prompt":["a","x"]'),
+        (TEXT, '"prompt":"a","stop":"x"'),
+        (TEXT, '"prompt":"a","logit_bias":{"x":1}'),
+        (TEXT, '"prompt":"a","cache_salt":"x"'),
+        (CHAT, '"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]'),
+        (CHAT, '"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"a":"x"}'),
+        ("/tokenize", '"prompt":"x"'),
+    ],
+)
+async def test_lone_surrogate_elsewhere(api: Api, path: str, fields: str) -> None:
+    body = '{"model":"scripted",' + fields.replace('"x"', '"\\ud83d"') + "}"
+    answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    await api.alive()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt":"\xff"}',
+        b'{"prompt":"\xed\xa0\xbd"}',
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 5000,
+        b'{"n":' + b"9" * 5000,
+    ],
 )
 async def test_broken_bodies(api: Api, body: bytes) -> None:
     for path in (CHAT, TEXT, "/tokenize", "/detokenize"):

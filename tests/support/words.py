@@ -51,13 +51,16 @@ def piece_ids(*pieces: str | bytes) -> list[int]:
 
 
 def text_assets(
-    *, template: str | None = TEMPLATE, defaults: GenerationDefaults | None = None
+    *,
+    template: str | None = TEMPLATE,
+    defaults: GenerationDefaults | None = None,
+    begin: int | None = None,
 ) -> TextAssets:
-    """Tokenizer and template; ids 0 and 2 end a sequence, and there is no begin token."""
+    """Tokenizer and template; ids 0 and 2 end a sequence. ``begin``: prompts begin with it."""
     info = TextInfo(
         vocab_size=VOCAB_SIZE,
-        add_bos=False,
-        bos_id=None,
+        add_bos=begin is not None,
+        bos_id=begin,
         eos_ids=EOS,
         pieces=PieceRules("byte_level"),
         special_tokens={"eos_token": SPECIALS[0]},
