@@ -68,7 +68,9 @@ def windows(ids: list[int], tokens: int, size: int) -> Iterator[list[int]]:
         yield ids[start : start + size]
 
 
-def perplexity(model: Model, text: list[list[int]], skip: int = 0) -> dict[str, float]:
+def perplexity(
+    model: Model, text: list[list[int]], skip: int = GENERATED_FROM - 1
+) -> dict[str, float]:
     """exp of the mean negative log likelihood of each token after the first ``skip`` + 1."""
     total, count, began = 0.0, 0, time.perf_counter()
     for ids in text:
@@ -92,7 +94,6 @@ def main() -> None:
     ids = list(Tokenizer.load(a.core / "text").encode(english()))
     text = list(windows(ids, a.tokens, a.window))
     runner = native(open_core(a.core), a.window, a.threads)
-    skip = GENERATED_FROM - 1
     models: dict[str, Model] = {
         "flare, prompt role": runner.logits,
         "flare, generated role": lambda x: runner.logits(x, GENERATED_FROM),
