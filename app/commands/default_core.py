@@ -12,6 +12,8 @@ from engine.errors import SettingsError
 
 MODEL = "smollm2"
 NAME = "smollm2-135m-instruct.core"
+CLEANUP_SECONDS = 10
+"""How long an export that is called off may take to remove what it wrote."""
 
 
 def default_core_path() -> Path:
@@ -54,12 +56,29 @@ def export_environment() -> dict[str, str]:
 
 def _export(path: Path) -> None:
     print(f"flare: exporting the default model to {path}", file=sys.stderr, flush=True)
-    command = export_command(MODEL, path)
-    code = subprocess.run(
-        command, env=export_environment(), stdout=subprocess.DEVNULL, check=False
-    ).returncode
+    code = _run(export_command(MODEL, path))
     if code != 0:
         sys.exit(code if code > 0 else 1)
+
+
+def _run(command: list[str]) -> int:
+    """The exit code of a process that ends with this one.
+
+    In a process group of its own, so that Ctrl-C reaches it once, by way of here: a second signal
+    would cut its cleaning up short.
+    """
+    with subprocess.Popen(
+        command, env=export_environment(), stdout=subprocess.DEVNULL, process_group=0
+    ) as process:
+        try:
+            return process.wait()
+        except BaseException:  # Ctrl-C or SIGTERM
+            process.terminate()
+            try:
+                process.wait(CLEANUP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
 
 
 @contextmanager

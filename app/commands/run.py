@@ -4,12 +4,14 @@ import gc
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from app.commands.default_core import ensure_default_core
 from app.commands.run_options import make_parser
@@ -32,6 +34,7 @@ def main(arguments: list[str]) -> int:
     """Serve until a signal; the exit code. Raises the error that loading ended with."""
     started = time.perf_counter()
     gc.disable()  # until the server is ready
+    signal.signal(signal.SIGTERM, _leave)  # until the server has handlers of its own
     settings = load_settings(vars(make_parser().parse_args(arguments)))
     configure_logging(settings.log_level, settings.log_format)
     for line in unknown_variables():
@@ -48,6 +51,8 @@ def _serve(settings: Settings, core: Path, listener: socket.socket, started: flo
         code, error = _host(settings, loading, listener, started)
     except KeyboardInterrupt:
         code, error = INTERRUPTED, None
+    except SystemExit:  # SIGTERM before anything was served
+        code, error = 0, None
     if error is not None:
         raise error
     if not loading.done():  # stopped while loading: native code in the thread cannot be called off
@@ -55,6 +60,11 @@ def _serve(settings: Settings, core: Path, listener: socket.socket, started: flo
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End a start that is under way; an export that it waits for is ended, too."""
+    raise SystemExit(0)
 
 
 def _host(

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.process import ServerProcess, server_process
+from tests.support.process import ServerProcess, flare, server_process
 
 
 def running(
@@ -121,6 +122,44 @@ def test_ctrl_c_is_130_ready_or_loading() -> None:
             server.process.send_signal(signal.SIGINT)
             assert server.wait() == 130
             assert "Traceback" not in server.stderr
+
+
+def test_sigterm_while_loading_is_0() -> None:
+    with running(load=60.0) as server:
+        assert httpx.get(f"{server.url()}/live").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert "Traceback" not in server.stderr
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("default_gguf")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_during_the_first_export_leaves_nothing_half_written(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with server_process(flare("run", "--port", "0"), {"XDG_CACHE_HOME": str(tmp_path)}) as server:
+        for _ in range(3000):
+            if list(tmp_path.rglob("*.partial-*/storage/*")):
+                break
+            time.sleep(0.01)
+        server.process.send_signal(number)
+        assert server.wait() == code, server.stderr
+        assert "Traceback" not in server.stderr
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert [name for name in left if not name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"FLARE_MIXED_PREFILL": "maybe"}, {"FLARE_MAX_QUEUE": "many"}, {"FLARE_PORT": "-1"}],
+)
+def test_a_bad_variable_is_one_line_that_names_it_and_2(variables: dict[str, str]) -> None:
+    with server_process(flare("run", "some.core"), variables) as server:
+        assert server.wait() == 2
+        (name,) = variables
+        assert [line for line in server.errors if line.startswith(f"flare: error: {name} must")]
+        assert len(server.errors) == 1, server.stderr
 
 
 @pytest.mark.parametrize(

@@ -170,27 +170,25 @@ def test_default_core_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_the_default_core_is_exported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls: list[list[str]] = []
+    calls: list[str] = []
 
-    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
-        calls.append(command)
-        Path(command[command.index("--output") + 1]).mkdir()
-        return subprocess.CompletedProcess(command, 0)
+    def command(model: str, output: Path) -> list[str]:
+        calls.append(model)
+        return ["mkdir", str(output)]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(default_core, "export_command", command)
     first = default_core.ensure_default_core()
     assert default_core.ensure_default_core() == first
-    assert len(calls) == 1 and calls[0][-6:-4] == ["export", "smollm2"]
+    assert calls == ["smollm2"] and first.is_dir()
 
 
-@pytest.mark.parametrize(("code", "expected"), [(2, 2), (3, 3), (-9, 1)])
+@pytest.mark.parametrize(("script", "expected"), [("exit 2", 2), ("exit 3", 3), ("kill -9 $$", 1)])
 def test_a_failed_default_export_keeps_its_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, expected: int
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    failed: subprocess.CompletedProcess[str] = subprocess.CompletedProcess([], code)
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
+    monkeypatch.setattr(default_core, "export_command", lambda *_: ["sh", "-c", script])
     with pytest.raises(SystemExit) as caught:
         default_core.ensure_default_core()
     assert caught.value.code == expected
