@@ -1,8 +1,11 @@
 """``flare run`` on an exported core, as a user starts it: selection, answers, exit codes."""
 
 import hashlib
+import json
+import os
+import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ import httpx
 import pytest
 
 from app import cli
+from engine.core.digests import content_digest, root_digest
 from tests.support.checkpoints import complete_hf
 from tests.support.process import flare, server_process
 
+STORAGE = "storage/rank0.safetensors"
 LIMITS = ["--max-num-seqs", "4", "--max-step-tokens", "64"]
 PROMPTS = ["hello world", "a", "one two three four five six seven " * 6]
 
@@ -138,20 +143,90 @@ def test_settings_that_the_core_cannot_serve(
 ) -> None:
     with server_process(flare("run", str(cores.mixed), "--port", "0", *flags)) as server:
         assert server.wait() == code, server.stderr
-        assert "flare: error: " in server.stderr and "Traceback" not in server.stderr
+        assert server.stderr.count("flare: error: ") == 1 and "Traceback" not in server.stderr
 
 
-def test_a_damaged_weight_is_3(cores: Cores, tmp_path: Path) -> None:
-    core = tmp_path / "damaged.core"
-    for file in cores.mixed.rglob("*"):
-        if file.is_file():
-            target = core / file.relative_to(cores.mixed)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
-    storage = core / "storage" / "rank0.safetensors"
-    data = bytearray(storage.read_bytes())
+def flipped_weight(core: Path) -> None:
+    data = bytearray((core / STORAGE).read_bytes())
     data[-100] ^= 1
-    storage.write_bytes(data)
+    (core / STORAGE).write_bytes(data)
+
+
+def truncated_storage(core: Path) -> None:
+    os.truncate(core / STORAGE, (core / STORAGE).stat().st_size // 2)
+
+
+def missing_tokenizer(core: Path) -> None:
+    (core / "text" / "tokenizer.json").unlink()
+
+
+def edited(core: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest and sign it again: only its meaning is wrong."""
+    values = json.loads((core / "core.json").read_text())
+    edit(values)
+    values["root_digest"] = root_digest(values)
+    (core / "core.json").write_text(json.dumps(values))
+
+
+def other_version(core: Path) -> None:
+    edited(core, lambda values: values.update(format_version=2))
+
+
+def other_family(core: Path) -> None:
+    edited(core, lambda values: values["graphs"][0].update(family="mixed", kind="decode"))
+
+
+def absent_kernel(core: Path) -> None:
+    edited(core, lambda values: values["graphs"][0]["kernels"].append("cpu.nonesuch"))
+
+
+def no_decode_graphs(core: Path) -> None:
+    def edit(values: dict[str, Any]) -> None:
+        values["graphs"] = [g for g in values["graphs"] if g["kind"] != "decode"]
+
+    edited(core, edit)
+
+
+def broken_tokenizer(core: Path) -> None:
+    """Damaged before it was sealed: digests are right."""
+    data = b'{"version": "1.0"'
+    (core / "text" / "tokenizer.json").write_bytes(data)
+
+    def edit(values: dict[str, Any]) -> None:
+        section = next(s for s in values["sections"] if s["path"].endswith("tokenizer.json"))
+        section.update(size=len(data), digest=content_digest(data))
+
+    edited(core, edit)
+
+
+def no_manifest(core: Path) -> None:
+    (core / "core.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (flipped_weight, STORAGE),
+        (truncated_storage, STORAGE),
+        (missing_tokenizer, "tokenizer.json"),
+        (broken_tokenizer, "tokenizer.json"),
+        (other_version, "format_version"),
+        (other_family, "family"),
+        (absent_kernel, "cpu.nonesuch"),
+        (no_decode_graphs, "decode"),
+        (no_manifest, "core.json"),
+    ],
+)
+def test_a_core_that_is_not_sound_is_3_and_one_line(
+    cores: Cores, tmp_path: Path, damage: Callable[[Path], None], named: str
+) -> None:
+    core = tmp_path / "damaged.core"
+    shutil.copytree(cores.mixed, core)
+    damage(core)
     with server_process(flare("run", str(core), "--port", "0")) as server:
-        assert server.wait() == 3
-        assert "rank0.safetensors" in server.stderr
+        assert server.wait() == 3, server.stderr
+        (line,) = [line for line in server.errors if line.startswith("flare: error: ")]
+        assert named in line
+        assert "Traceback" not in server.stderr
+    if damage is not broken_tokenizer:  # its digests are right
+        assert cli.main(["verify", str(core)]) == 3
