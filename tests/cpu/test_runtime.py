@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.device.cpu.lower import NativeLaunch
+from engine.kernels.layouts import dequantise_rows, pack_bf16, pack_q4, pack_q8
 from tests.support.native import ISAS, Attention, Rows, Shape, aligned, bf16
 
 SHAPE = Shape(heads=9, kv_heads=3)
@@ -221,3 +222,33 @@ def test_gather_rows(isa: str) -> None:
     executable.replay(20, 1, 20, 1, 5, 5)
     np.testing.assert_array_equal(floats[4096 : 4096 + 5 * 33].reshape(5, 33), x[wanted])
     executable.replay(20, 1, 20, 1, 0, 0)  # no logits wanted: nothing to do
+
+
+@pytest.mark.parametrize("layout", ["q4p16", "q8p16", "bf16p16"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_embed_dequantises_exactly(isa: str, layout: str) -> None:
+    random = np.random.default_rng(0)
+    vocab, width = 50, 96
+    scales = random.standard_normal((vocab, width // 32)).astype(np.float16)
+    if layout == "q4p16":
+        codes = random.integers(0, 16, (vocab, width)).astype(np.uint8)
+        packed = pack_q4(codes, scales, (scales * 3).astype(np.float16))
+    elif layout == "q8p16":
+        packed = pack_q8(random.integers(-128, 128, (vocab, width)).astype(np.int8), scales)
+    else:
+        values = random.standard_normal((vocab, width)).astype(np.float32)
+        packed = pack_bf16((values.view(np.uint32) >> 16).astype(np.uint16))
+    ctx = context(isa, threads=2)
+    launch: NativeLaunch = (
+        "embed",
+        [("input", "token_ids"), ("weight", 0)],
+        [("arena", 0)],
+        {"vocab": vocab, "width": width, "layout": layout},
+    )
+    executable = flare_cpu.Executable(ctx, (64, 64, 64), [launch], [aligned(packed)])
+    tokens = random.integers(0, vocab, 40).astype(np.int32)
+    ctx.token_ids[:40] = tokens
+    ctx.seg_starts[:2] = [0, 40]
+    executable.replay(40, 1, 0, 0, 0, 0)
+    found = ctx.arena.view(np.float32)[: 40 * width].reshape(40, width)
+    np.testing.assert_array_equal(found, dequantise_rows(layout, packed, vocab, width, tokens))
