@@ -1,5 +1,6 @@
 """Writes a core: tensors stream to a temporary directory that is renamed when complete."""
 
+import errno
 import os
 import re
 import shutil
@@ -35,6 +36,8 @@ from engine.core.validate import validate
 from engine.errors import SettingsError
 from engine.ir.program import Program
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""Errors that only writing can meet."""
 _TEXT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -47,7 +50,7 @@ class CoreWriter:
     its place; files that a running server has mapped stay readable to it.
 
     Raises SettingsError when ``output`` exists (without ``overwrite``, or is not a core) or
-    cannot be written.
+    cannot be written, also when the disk is full half way.
     """
 
     def __init__(self, output: Path, overwrite: bool = False) -> None:
@@ -80,6 +83,8 @@ class CoreWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._discard()
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise SettingsError(f"cannot write {self._output}: {error.strerror}") from error
 
     def add_tensor(
         self,

@@ -82,6 +82,16 @@ async def test_every_route_but_the_probes_asks_for_a_key(
         assert (await keyed.http.get(probe)).status_code == 200
 
 
+async def test_no_route_was_forgotten(keyed: Application) -> None:
+    paths = set(keyed.app.openapi()["paths"])
+    assert {"/v1/embeddings", "/detokenize", "/health", "/live"} <= paths
+    for path in paths:
+        for method in ("GET", "POST", "HEAD", "OPTIONS"):
+            answer = await keyed.http.request(method, path)
+            refused = answer.status_code == 401
+            assert refused is (path not in {"/health", "/live"}), (method, path)
+
+
 async def test_without_keys_everything_is_open() -> None:
     async with application() as built:
         assert (await built.http.get("/v1/models")).status_code == 200

@@ -1,8 +1,11 @@
 """The command line: help, versions, exit codes, one line of error, each subcommand's own job."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -156,6 +159,44 @@ def test_export_then_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found["selection"]["captured"]["mixed"] == 0
     assert cli.main(arguments) == 2  # it exists; --overwrite replaces it
     assert cli.main([*arguments, "--overwrite"]) == 0
+
+
+def test_an_export_that_cannot_be_done_is_2_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file = tmp_path / "model", tmp_path / "file"
+    complete_hf(model, shard_bytes=60_000)
+    file.write_text("")
+    victim = sorted(model.glob("model-*.safetensors"))[1]
+    cases = [(model, file / "x.core", "cannot write")]  # nobody can write below a file
+    cases += [(tmp_path / "absent", tmp_path / "x.core", "absent")]
+    cases += [(model, tmp_path / "x.core", victim.name)]
+    victim.unlink()
+    for source, output, named in cases:
+        assert cli.main(["export", str(source), "--output", str(output)]) == 2
+        errors = capsys.readouterr().err.splitlines()
+        (line,) = [line for line in errors if line.startswith("flare: error: ")]
+        assert named in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
+
+
+def test_an_interrupted_export_is_130_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    complete_hf(tmp_path / "model")
+    monkeypatch.setattr("engine.export.pipeline.stored_weight", interrupt)
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        arguments = ["export", str(tmp_path / "model"), "--output", str(tmp_path / "x.core")]
+        assert cli.main(arguments) == 130
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert capsys.readouterr().err.splitlines()[-1] == "flare: interrupted"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_default_core_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

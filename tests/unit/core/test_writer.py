@@ -1,6 +1,7 @@
 """Writing cores: complete or not there at all, and round trips through JSON."""
 
 import mmap
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,17 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SettingsError, match="cannot write"):
         write_core(tmp_path / "file" / "a.core", SPEC)
+
+
+def test_a_disk_that_is_full_half_way_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (safetensors.RESERVED + 4096, limits[1]))
+    try:
+        with pytest.raises(SettingsError, match=r"cannot write .*a\.core: File too large"):
+            write_core(tmp_path / "a.core", SPEC)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert names(tmp_path) == []
 
 
 def test_missing_folders_are_made(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The real engine on the scripted device: texts, streams, scheduling seen from outside."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -117,16 +118,21 @@ async def test_seeded_draws_do_not_depend_on_batch_mates() -> None:
         assert tuple(ids(await collect(other))) not in texts
 
 
-async def test_decodes_get_a_token_in_every_step_while_prompts_arrive() -> None:
-    async with serving(max_num_seqs=8, num_blocks=200) as parts:
+@pytest.mark.parametrize("mixed", [True, False])
+async def test_decodes_get_a_token_in_every_step_while_prompts_arrive(mixed: bool) -> None:
+    async with serving(mixed=mixed, max_num_seqs=8, num_blocks=200) as parts:
         [stream] = parts.engine.submit([request("a", [1, 2], 60)])
         await anext(stream)
         begin = len(parts.device.replays)
         others = parts.engine.submit([request(f"p{i}", [i + 3] * 200, 1) for i in range(8)])
         await collect(stream)
-        replays = parts.device.replays[begin:]
-        with_decode = [s.generated_tokens > 0 for _, s in replays[:50]]
-        assert all(with_decode)
+        replays = parts.device.replays[begin : begin + 50]
+        with_decode = [s.generated_tokens > 0 for _, s in replays]
+        assert any(s.tokens > s.generated_tokens for _, s in replays)
+        if mixed:
+            assert all(with_decode)
+        else:  # never two prefill launches without a decode launch between them
+            assert all(first or second for first, second in pairwise(with_decode))
         for other in others:
             await collect(other)
 
