@@ -82,6 +82,26 @@ def test_rows_do_not_depend_on_their_graph_or_their_mates() -> None:
     np.testing.assert_array_equal(np.concatenate(rows), expected)
 
 
+def test_rows_that_a_graph_has_beyond_those_present_write_nowhere() -> None:
+    """Three rows on a graph of four, the last block of the cache full of another's keys."""
+    blocks = (1, 3, 5)
+    prompts = [Part(prompt(30, seed), 0, (block,)) for seed, block in enumerate((*blocks, 7))]
+    steps = [Part((9 + i,), 30, (block,), True) for i, block in enumerate(blocks)]
+    target = device()
+    runner = BatchRunner(target, PARTS)
+    runner.run("prefill-128", prompts)
+    cache = target._context.kv_cache.reshape(SPEC.layers, 8, -1)
+    before = cache.copy()
+    runner.spoil_inputs()
+    together = runner.run("decode-4", steps)
+    changed = (cache != before).any(axis=(0, 2))
+    assert np.flatnonzero(changed).tolist() == list(blocks)
+    exact = BatchRunner(device(), PARTS)
+    exact.run("prefill-128", prompts)
+    alone = [exact.run("decode-1", [step]) for step in steps]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
 def test_scrub_zeroes_blocks_in_all_layers() -> None:
     target = device()
     runner = BatchRunner(target, PARTS)

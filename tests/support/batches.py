@@ -1,7 +1,7 @@
 """Runs batches of a synthetic core on a device, below the engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,11 @@ class BatchRunner:
             graph.id: device.instantiate(graph, catalog.programs[graph.program])
             for graph in catalog.graphs
         }
+
+    def spoil_inputs(self) -> None:
+        """Fill every input with -1: what a launch does not set must not be used."""
+        for field in fields(self.device.inputs):
+            getattr(self.device.inputs, field.name).fill(-1)
 
     def run(self, graph: str, parts: Sequence[Part]) -> NDArray[np.float32]:
         """Return the logits of every row. Generated parts come first."""

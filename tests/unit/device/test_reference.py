@@ -97,6 +97,20 @@ def test_chunks_and_neighbours_change_nothing_beyond_rounding() -> None:
     np.testing.assert_allclose(rest[0], alone[9], atol=1e-4)
 
 
+def test_rows_that_a_graph_has_beyond_those_present_write_nowhere() -> None:
+    runner = Runner(CoreSpec())
+    blocks = (1, 3, 5)
+    for block in (*blocks, BLOCKS - 1):
+        runner.run("prefill-32", [Part(tuple(range(10, 30)), 0, (block,))])
+    assert isinstance(runner.device, ReferenceDevice)
+    cache = runner.device._state.cache.view(2, BLOCKS, -1)
+    before = cache.clone()
+    runner.spoil_inputs()
+    runner.run("decode-4", [Part((9,), 20, (block,), True) for block in blocks])
+    changed = (cache != before).any(dim=2).any(dim=0)
+    assert changed.nonzero().flatten().tolist() == list(blocks)
+
+
 def test_a_batch_beyond_the_capacity_is_refused() -> None:
     runner = Runner(CoreSpec())
     with pytest.raises(ValueError, match="tokens: 5 present"):

@@ -11,7 +11,7 @@ import pytest
 from engine.errors import CheckpointError
 from engine.export import formats
 from engine.export.checkpoint.base import RopeSpec
-from engine.export.checkpoint.hf_llama import INDEX, open_hf
+from engine.export.checkpoint.hf_llama import INDEX, SINGLE, open_hf
 from engine.export.checkpoint.safetensors_file import read_safetensors
 from tests.support.checkpoints import save_hf, tiny_model
 
@@ -74,12 +74,35 @@ def test_an_index_that_leaves_the_folder_is_refused(name: str, sharded: Path) ->
         open_hf(sharded)
 
 
-@pytest.mark.parametrize("which", ["shard", "config.json"])
+@pytest.mark.parametrize("which", ["shard", "config.json", INDEX, "generation_config.json"])
 def test_a_link_out_of_the_folder_is_refused(which: str, sharded: Path) -> None:
-    victim = sorted(sharded.glob("model-*"))[0] if which == "shard" else sharded / which
+    victim = sorted(sharded.glob("model-*.safetensors"))[0] if which == "shard" else sharded / which
     outside = sharded.parent / "outside"
     victim.rename(outside)
     victim.symlink_to(outside)
+    with pytest.raises(CheckpointError, match="leads out of the checkpoint"):
+        open_hf(sharded)
+
+
+def test_a_single_file_that_links_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = save_hf(tiny_model(), tmp_path / "model")
+    (folder / SINGLE).rename(tmp_path / "outside")
+    (folder / SINGLE).symlink_to(tmp_path / "outside")
+    with pytest.raises(CheckpointError, match="leads out of the checkpoint"):
+        open_hf(folder)
+
+
+def test_a_shard_in_a_linked_folder_is_refused(sharded: Path) -> None:
+    victim = sorted(sharded.glob("model-*.safetensors"))[0]
+    other = sharded.parent / "other"
+    other.mkdir()
+    victim.rename(other / victim.name)
+    (sharded / "sub").symlink_to(other)
+    index = json.loads((sharded / INDEX).read_text())
+    for key, name in index["weight_map"].items():
+        if name == victim.name:
+            index["weight_map"][key] = f"sub/{name}"
+    (sharded / INDEX).write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="leads out of the checkpoint"):
         open_hf(sharded)
 

@@ -24,11 +24,19 @@ def loaded(folder: Path) -> TextAssets:
 
 def test_ids_equal_transformers(tmp_path: Path) -> None:
     backend = hf_tokenizer()
-    backend.add_tokens([AddedToken("<|x|>", normalized=False, rstrip=True)])
+    backend.add_tokens(
+        [
+            AddedToken("<|x|>", normalized=False, rstrip=True),
+            AddedToken("<|l|>", normalized=False, lstrip=True),
+            AddedToken("<|b|>", normalized=False, lstrip=True, rstrip=True),
+            AddedToken("word", normalized=False, single_word=True),
+        ]
+    )
     save_hf(tmp_path, backend, tokenizer_config__json=CONFIG)
     tokenizer = loaded(tmp_path).tokenizer
     expected = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), **CONFIG)
-    for line in mixed_lines(200, controls=True, seed=6):
+    lines = [" a <|l|> b <|x|> c <|b|>  d<|l|><|x|> word words", "<|b|>\n\n<|l|>", "  <|x|>  "]
+    for line in [*lines, *mixed_lines(200, controls=True, seed=6)]:
         ids = tokenizer.encode(line)
         assert ids == expected.encode(line, add_special_tokens=False)
         assert tokenizer.decode(ids, skip_special=False) == expected.decode(ids)
@@ -127,7 +135,11 @@ def test_a_missing_tokenizer_names_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"]
+    "name",
+    [
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        *("chat_template.jinja", "config.json", "generation_config.json"),
+    ],
 )
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     model = save_hf(tmp_path / "model", hf_tokenizer(), tokenizer_config__json=CONFIG)
