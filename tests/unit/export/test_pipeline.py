@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import torch
 
 from engine.core.reader import open_core
 from engine.core.schema import Kind
@@ -18,7 +19,10 @@ from engine.errors import CheckpointError, FlareError, SettingsError
 from engine.export.pipeline import export_core
 from engine.export.progress import Silent
 from engine.export.settings import ExportConfig
-from tests.support.checkpoints import complete_gguf, complete_hf
+from tests.support.checkpoints import complete_gguf, complete_hf, save_hf
+from tests.support.loading import load
+from tests.support.serving import collect, ids, request
+from tests.support.tokenizers import hf_tokenizer
 
 Q4_0 = gguf.GGMLQuantizationType.Q4_0
 
@@ -161,6 +165,34 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> Non
     complete_hf(tmp_path / "tiny", vocab_size=64)
     with pytest.raises(CheckpointError, match="embeds only 64"):
         export_core(ExportConfig(str(tmp_path / "tiny"), tmp_path / "out.core"))
+
+
+async def test_rows_of_the_head_beyond_the_tokenizer_are_never_said(tmp_path: Path) -> None:
+    """A head padded with rows that would win every time."""
+    folder = tmp_path / "tiny"
+    known = hf_tokenizer().get_vocab_size()
+    model = complete_hf(folder, vocab_size=known + 40)
+    with torch.no_grad():
+        model.lm_head.weight[known:] *= 50
+    save_hf(model, folder)
+    core = tmp_path / "out.core"
+    export_core(ExportConfig(str(folder), core, max_num_seqs=2, max_step_tokens=16))
+    spec = open_core(core).manifest.model
+    assert spec.vocab_size == known and spec.logits_width >= known + 40
+    engine, device = load(core)
+    engine.start()
+    streams = engine.submit(
+        [
+            request("greedy", [3, 4, 5], 6, logprobs=20, ignore_eos=True),
+            request("warm", [5, 4], 6, logprobs=20, ignore_eos=True, temperature=2.0, seed=1),
+        ]
+    )
+    for stream in streams:
+        deltas = await collect(stream)
+        assert len(ids(deltas)) == 6 and max(ids(deltas)) < known
+        assert max(token for d in deltas for token, _ in d.logprobs[0].top) < known
+    assert device.logits[0].argmax() >= known  # unmasked, padding would have been taken
+    await engine.close()
 
 
 def test_end_tokens_are_the_union_of_every_source(tmp_path: Path) -> None:
