@@ -91,7 +91,8 @@ HUGE = (1 << 64) - 1
 BAD = {
     "dimension count": (header(dims=0xFFFFFFFF).ljust(256, b"\0"), "4294967295 dimensions"),
     "five dimensions": (header(dims=[1] * 5), "5 dimensions"),
-    "wrapping product": (header(dims=[1 << 33, 1 << 33, 4]), "ends at byte"),
+    "wrapping product": (header(dims=[1 << 33, 1 << 33, 4]).ljust(256, b"\0"), "ends at byte"),
+    "wrapping offset": (header(dims=[8], offset=HUGE - 31).ljust(256, b"\0"), "ends at byte"),
     "zero dimension": (header(dims=[0, 4]), "shape"),
     "partial block": (header(dims=[31], kind=2), "shape"),
     "offset beyond": (header(dims=[4], offset=1 << 40), "ends at byte"),
