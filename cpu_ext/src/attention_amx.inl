@@ -142,7 +142,8 @@ FLARE_INLINE const uint8_t* edge_values(const Tile& t, int block, int valid, int
     const int keys = left - 2 * pair;
     for (int d = 0; d < 2 * padded; d += 32) {
       __m512i v = _mm512_setzero_si512();
-      if (keys >= 1) v = _mm512_loadu_si512(values + static_cast<int64_t>(pair) * padded * 4 + d * 2);
+      const uint8_t* line = values + static_cast<int64_t>(pair) * padded * 4 + d * 2;
+      if (keys >= 1) v = _mm512_loadu_si512(line);
       if (keys == 1) v = _mm512_and_si512(v, _mm512_set1_epi32(0xffff));
       _mm512_store_si512(edge + d, v);
     }

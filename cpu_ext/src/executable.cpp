@@ -178,7 +178,8 @@ void Executable::run_step(const LinearStep& step, int tid) {
   args.rows = rows(step.rows);
   args.generated_rows = static_cast<int>(step.rows == Rows::tokens ? shape_.generated_tokens
                                                                    : shape_.generated_logits);
-  if (args.rows > 0) linear(context_->isa(), args, context_->scratch(), tid, context_->pool().crew());
+  if (args.rows == 0) return;
+  linear(context_->isa(), args, context_->scratch(), tid, context_->pool().crew());
 }
 
 void Executable::run_step(const RopeStep& step, int tid) {

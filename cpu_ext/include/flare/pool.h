@@ -10,8 +10,8 @@
 
 namespace flare {
 
-// Waits on a counter that only grows: spins, then yields. Never parks: a replay is short, and a core
-// that is free passes in well under a microsecond. When the machine is busy (waits end in a yield)
+// Waits on a counter that only grows: spins, then yields. Never parks: a replay is short, and a
+// core that is free passes in well under a microsecond. When the machine is busy (waits end in a yield)
 // the spin budget shrinks, so a waiting thread soon gives its core to the one that it waits for.
 class SpinWait {
  public:
@@ -25,7 +25,7 @@ class SpinWait {
 };
 
 // Returns from wait() when all threads have called it as often as this one; orders memory between
-// them. A thread that the machine holds up holds up all: within a replay, Crew is the better choice.
+// them. A thread that the machine holds up holds up all: within a replay, Crew is better.
 class Barrier {
  public:
   explicit Barrier(int threads) noexcept : threads_(static_cast<uint64_t>(threads)) {}
