@@ -177,7 +177,8 @@ int main(int argc, char** argv) {
   const double head_params = static_cast<double>(kHead.n) * kHead.k;
   Bench both{isa, &pool, layers.launches, scratch};
   both.launches.push_back(head.launches[0]);
-  report("layers", layers, repeats, static_cast<double>(layer_bytes) * kLayers, 2.0 * rows * params);
+  report("layers", layers, repeats, static_cast<double>(layer_bytes) * kLayers,
+         2.0 * rows * params);
   report("head", head, repeats, static_cast<double>(head_bytes), 2.0 * rows * head_params);
   report("all", both, repeats, static_cast<double>(layer_bytes) * kLayers + head_bytes,
          2.0 * rows * (params + head_params));

@@ -24,7 +24,8 @@ static void unpack_panel_q4(const uint8_t* w, int groups, uint8_t* tiles) {
 
 // acc[r] += the group's part, from the integer sums of 16 rows.
 template <Layout L>
-FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int32_t* dots, V* acc) {
+FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int32_t* dots,
+                            V* acc) {
   constexpr bool minima = L == Layout::q4p16;
   constexpr int code_bytes = minima ? 256 : 512;
   const V d = load_half(block + code_bytes);
@@ -78,7 +79,8 @@ static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, co
   for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, acc[r]);
 }
 
-// Row block `block` against the panel at w, number p of the pair; the codes of both panels lie one after the other.
+// Row block `block` against the panel at w, number p of the pair; the unpacked codes of both panels
+// lie one after the other.
 static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int block, int p,
                        float* sums) {
   const int rows = rows_in_block(span, block);

@@ -1,7 +1,7 @@
 // int8_g32 on vectors: up to kDotRows rows share one unpacked group.
 //
-// Needs from the instruction set's file: kDotRows, and for q4p16 and q8p16 a struct Codes<L> that is
-// built from a block and gives, for 16 columns, the float of the exact integer sum of w * q:
+// Needs from the instruction set's file: kDotRows, and for q4p16 and q8p16 a struct Codes<L> that
+// is built from a block and gives, for 16 columns, the float of the exact integer sum of w * q:
 //   V dot(const int8_t* q, int32_t start) const;   // q8p16: start = -128 * sum of q
 
 namespace flare {
