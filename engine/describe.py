@@ -47,7 +47,7 @@ def describe(
             "device": identity.device,
             "tuning": identity.tuning,
         },
-        "graphs": _graphs(selection, counts),
+        "graphs": selection_values(selection, counts),
         "ranks": [_rank(plan) for plan in plans],
         "scheduler": {
             "max_num_seqs": serving.max_num_seqs,
@@ -61,7 +61,8 @@ def describe(
     }
 
 
-def _graphs(selection: Selection, counts: Counts) -> dict[str, Any]:
+def selection_values(selection: Selection, counts: Counts) -> dict[str, Any]:
+    """Return the ``graphs`` object of ``/v1/config`` (contract)."""
     return {
         "requested": selection.requested,
         "family": selection.family.value,

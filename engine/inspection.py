@@ -8,7 +8,8 @@ from engine.core.reader import open_core
 from engine.core.schema import Catalog, Graph, Manifest
 from engine.core.strict import encode
 from engine.core.validate import validate
-from engine.load.prune import Counts, Pruned, count, prune
+from engine.describe import selection_values
+from engine.load.prune import Pruned, count, prune
 from engine.load.select import LoadLimits, Selection, select
 
 
@@ -27,6 +28,8 @@ def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any
             manifest.catalog, manifest.default_mixed, mixed_prefill, core_limits(manifest)
         )
         pruned = prune(manifest.catalog, selection)
+        counts = count(manifest.catalog, pruned)
+        tuning = {"captured": counts.tuning_captured, "retained": counts.tuning_retained}
         return {
             "path": str(core.path),
             "digest": core.digest,
@@ -40,7 +43,7 @@ def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any
             "tuning": _tuning(manifest.catalog, pruned),
             "storage": _storage(manifest.catalog, pruned),
             "sections": encode(manifest.sections),
-            "selection": selection_values(selection, count(manifest.catalog, pruned)),
+            "selection": {**selection_values(selection, counts), "tuning": tuning},
         }
 
 
@@ -53,28 +56,6 @@ def core_limits(manifest: Manifest) -> LoadLimits:
         limits.max_step_tokens,
         manifest.identity.device,
     )
-
-
-def selection_values(selection: Selection, counts: Counts) -> dict[str, Any]:
-    """Return the ``graphs`` object of ``/v1/config`` (contract)."""
-    return {
-        "requested": selection.requested,
-        "family": selection.family.value,
-        "captured": dict(counts.captured),
-        "retained": dict(counts.retained),
-        "pruned": dict(counts.pruned),
-        "ineligible": [{"id": graph, "reason": why} for graph, why in selection.ineligible],
-        "kernels": {"captured": counts.kernels_captured, "retained": counts.kernels_retained},
-        "tuning": {"captured": counts.tuning_captured, "retained": counts.tuning_retained},
-        "storage_bytes": {
-            "captured": counts.storage_bytes_captured,
-            "loaded": counts.storage_bytes_loaded,
-        },
-        "workspace_bytes": {
-            "captured": counts.workspace_bytes_captured,
-            "retained": counts.workspace_bytes_retained,
-        },
-    }
 
 
 def _graph(graph: Graph, selection: Selection) -> dict[str, Any]:
