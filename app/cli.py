@@ -49,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in ``flare inspect | head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except FlareError as exc:
-        return report(exc)
     except Exception as exc:
         return report(exc)
 
