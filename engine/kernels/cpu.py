@@ -10,16 +10,20 @@ from engine.errors import DeviceError
 from engine.ir.program import Launch
 
 AttentionClass = Literal["f32_t64", "bf16_t64"]
-"""Numerics classes of paged attention, per role. Keys are walked in tiles of 64 at absolute
-positions with an online softmax in float32; keys and values are stored as bfloat16.
+"""Numerics classes of paged attention, per role; every instruction set computes the same bits.
+
+Keys and values are stored as bfloat16 (nearest even) and walked in tiles of 64 at absolute
+positions. q is multiplied by scale * log2(e) in float32. A score adds, per 32 dimensions, the sum
+of one fma chain over the even and one over the odd ones, each from 0 (the order of ``bf16_t32``,
+engine/kernels/numerics.py). Softmax is online, in float32 and base 2, with 16 partial row sums by
+key modulo 16. Outputs add up per 32 keys in the same two chains. Masked keys leave every bit alone.
 
 f32_t64 (generated rows)
-    q is multiplied by scale * log2(e); a score is one fma chain over even dimensions and one over
-    odd ones, both ascending from 0, then their sum; p * v is an fma chain over the tile's keys.
+    Nothing more is rounded. Every 256 keys (absolute positions) are accumulated from nothing and
+    merged in ascending order, so that threads can share one row's keys.
 bf16_t64 (prompt rows)
-    q times scale is rounded to bfloat16; scores and p * v are accumulated in blocks of 32 in the
-    order of ``bf16_t32`` (engine/kernels/numerics.py), with p rounded to bfloat16; the row sum
-    takes p before rounding.
+    Scaled queries, and probabilities before they meet the values, are rounded to bfloat16: the
+    order is that of the AMX TDPBF16PS instruction. Row sums take probabilities before rounding.
 """
 
 
