@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from engine import __version__
-from engine.errors import FlareError, SelectionError, SettingsError
+from engine.errors import INTERRUPTED, FlareError, SelectionError, SettingsError
 
-INTERRUPTED = 130
 COMMANDS = {
     "export": "make a core from a checkpoint: slow work, done once",
     "run": "serve a core over the OpenAI API",

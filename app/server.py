@@ -12,13 +12,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.service import Service
+from engine.errors import INTERRUPTED
 
 logger = logging.getLogger("flare.server")
 
 CLOSE_SECONDS = 5
 """How long connections may take to send what is left after a drain."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, or after a second signal."""
 
 
 class _Uvicorn(uvicorn.Server):

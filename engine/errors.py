@@ -1,5 +1,8 @@
 """Errors with a meaning for users: each maps to one exit code or one HTTP answer."""
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
+
 
 class FlareError(Exception):
     """Base of all errors that a person can act on. ``hint`` says what to do next."""

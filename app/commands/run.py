@@ -20,14 +20,12 @@ from app.loading import Loaded, start_loading
 from app.logging import configure_logging
 from app.settings import Settings
 from app.sources import load_settings, unknown_variables
+from engine.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from app.service import Service
 
 logger = logging.getLogger("flare.server")
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def main(arguments: list[str]) -> int:
