@@ -33,11 +33,10 @@ from engine.core.schema import (
     TuningRecord,
 )
 from engine.core.strict import Fault, decode_with, decoder_for, encode, parse_json, shown
-from engine.ir.program import Buffer, Dim, Domain, DType, Launch, Program, Space
+from engine.ir.program import PLACED, Buffer, Dim, Domain, DType, Launch, Program, Space
 
 MANIFEST = "core.json"
 PROGRAMS = "programs.json"
-_PLACED = (Space.TEMP, Space.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def _split(program: Program) -> tuple[_Body, tuple[int, ...]]:
     offsets = []
     for buffer in program.buffers.values():
         buffers.append(_BodyBuffer(buffer.name, buffer.space, buffer.dtype, buffer.shape))
-        if buffer.space in _PLACED:
+        if buffer.space in PLACED:
             if buffer.offset is None:
                 raise ValueError(f"program {program.name}: {buffer.name} has no arena offset")
             offsets.append(buffer.offset)
@@ -223,13 +222,13 @@ def _fixed(slot: _BodyBuffer) -> Buffer:
 
 def _placed(slots: tuple[Buffer, ...], offsets: tuple[int, ...], where: str) -> dict[str, Buffer]:
     """Give each TEMP and OUTPUT buffer its offset; the others are shared as they are."""
-    count = sum(slot.space in _PLACED for slot in slots)
+    count = sum(slot.space in PLACED for slot in slots)
     if len(offsets) != count:
         raise FormatError(f"{where}.offsets", f"{count} offsets", str(len(offsets)))
     following = iter(offsets)
     buffers = {
         slot.name: Buffer(slot.name, slot.space, slot.dtype, slot.shape, next(following))
-        if slot.space in _PLACED
+        if slot.space in PLACED
         else slot
         for slot in slots
     }

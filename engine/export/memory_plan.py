@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from engine.ir.program import Buffer, Domain, Launch, Program, Space
 from engine.ir.verify import ALIGNMENT, buffer_bytes
 
-PLACED = (Space.TEMP, Space.OUTPUT)
-
 
 @dataclass(slots=True)
 class _Region:

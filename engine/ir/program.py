@@ -29,6 +29,10 @@ class Space(StrEnum):
     OUTPUT = "output"  # in the arena, at ``offset``; read by the host after the replay
 
 
+PLACED = (Space.TEMP, Space.OUTPUT)
+"""Spaces of the buffers that have a place in the arena."""
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A named buffer. ``offset`` is in bytes into the arena (TEMP and OUTPUT only).

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 
 from engine.errors import CoreError
 from engine.ir.ops import INPUTS, OPS, STATE
-from engine.ir.program import SYMBOLS, Attr, Buffer, Dim, Domain, DType, Launch, Program, Space
+from engine.ir.program import (
+    PLACED,
+    SYMBOLS,
+    Attr,
+    Buffer,
+    Dim,
+    Domain,
+    DType,
+    Launch,
+    Program,
+    Space,
+)
 from engine.ir.signatures import (
     ATTRIBUTES,
     SIGNATURES,
@@ -25,7 +36,6 @@ from engine.ir.signatures import (
 ALIGNMENT = 64
 """Arena offsets are multiples of this many bytes."""
 ITEM_BYTES: Mapping[DType, int] = {"f32": 4, "i32": 4, "u8": 1}
-_PLACED = (Space.TEMP, Space.OUTPUT)
 _LARGEST = 2**31 - 1
 
 
@@ -132,7 +142,7 @@ def _check_buffer(name: str, buffer: Buffer) -> None:
         raise _Fault(f"buffer {name}: no such input, or not i32 {list(INPUTS.get(name, ()))}")
     if (buffer.space is Space.STATE) != (name == STATE):
         raise _Fault(f"buffer {name}: expected the one state buffer to be {STATE}")
-    if (buffer.offset is not None) != (buffer.space in _PLACED):
+    if (buffer.offset is not None) != (buffer.space in PLACED):
         raise _Fault(f"buffer {name}: an offset belongs to temp and output buffers alone")
 
 
@@ -160,7 +170,7 @@ def _check_launch(
     rows = _rows(launch, signature, buffers)
     for name, operand in zip(launch.inputs, signature.inputs, strict=True):
         buffer = _check_operand(name, operand, buffers, rows)
-        if buffer.space in _PLACED and name not in written:
+        if buffer.space in PLACED and name not in written:
             raise _Fault(f"{operand.role}: {name} is read before it is written")
     for name, operand in zip(launch.outputs, signature.outputs, strict=True):
         _check_operand(name, operand, buffers, rows)
@@ -249,7 +259,7 @@ def _check_used(
     buffers: Mapping[str, Buffer], written: Mapping[str, int], last_read: Mapping[str, int]
 ) -> None:
     for name, buffer in buffers.items():
-        if buffer.space in _PLACED and name not in written:
+        if buffer.space in PLACED and name not in written:
             raise _Fault(f"buffer {name} is never written")
         if buffer.space in (Space.TEMP, Space.WEIGHT) and name not in last_read:
             raise _Fault(f"buffer {name} is never read")
@@ -276,7 +286,7 @@ def _check_placement(program: Program, body: _Body) -> None:
     extents = {
         buffer.name: _extent(buffer, program)
         for buffer in program.buffers.values()
-        if buffer.space in _PLACED
+        if buffer.space in PLACED
     }
     for overlap in body.overlaps:
         start, end = extents[overlap.first]
