@@ -11,7 +11,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app import values
 from app.config import ServerConfig
-from engine.config import EngineConfig
+from engine.config import EngineConfig, Isa
+from engine.types import Speculative
 
 PREFIX = "FLARE_"
 
@@ -26,13 +27,10 @@ Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.names)]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.origins)]
 Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.keys)]
 Key = Annotated[str, BeforeValidator(values.key)]
-Device = Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(values.word)]
-Speculative = Annotated[Literal["off", "ngram", "mtp"], BeforeValidator(values.word)]
-Isa = Annotated[
-    Literal["auto", "portable", "avx2", "avx512", "amx", "neon"], BeforeValidator(values.word)
-]
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(values.word)]
-LogFormat = Annotated[Literal["text", "json"], BeforeValidator(values.word)]
+Word = BeforeValidator(values.word)
+Device = Annotated[Literal["auto", "cpu", "cuda"], Word]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Word]
+LogFormat = Annotated[Literal["text", "json"], Word]
 
 
 def _setting(default: object, group: str, text: str, *, secret: bool = False) -> Any:
@@ -95,11 +93,13 @@ class Settings(BaseSettings):
     threads: Threads | None = _setting(
         None, "engine", "CPU compute threads; unset: the physical cores"
     )
-    cpu_isa: Isa = _setting(
+    cpu_isa: Annotated[Isa, Word] = _setting(
         "auto", "engine", "CPU instruction set: auto, portable, avx2, avx512, amx or neon"
     )
     prefix_cache: Flag = _setting(True, "engine", "reuse the KV blocks of shared prompt prefixes")
-    speculative: Speculative = _setting("off", "engine", "speculative decoding: off, ngram or mtp")
+    speculative: Annotated[Speculative, Word] = _setting(
+        "off", "engine", "speculative decoding: off, ngram or mtp"
+    )
     draft_tokens: Drafts = _setting(0, "engine", "draft tokens of a speculative step")
     api_keys: Keys = _setting(
         (), "access", "comma-separated bearer keys; unset: no key is asked for", secret=True

@@ -4,13 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.types import Speculative
+
+Isa = Literal["auto", "portable", "avx2", "avx512", "amx", "neon"]
+"""Instruction-set paths of the CPU kernels; "auto" takes the best that the processor has."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """All that the factory needs. None means: what the core says, or sized at load.
 
     mixed_prefill: the tri-state selection request. kv_cache_bytes: bytes for the KV pool.
-    cpu_isa: force an instruction-set path ("auto" takes the best that the processor has).
+    cpu_isa: the instruction-set path to take.
     """
 
     core: Path
@@ -23,7 +28,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     threads: int | None = None
     prefix_cache: bool = True
-    speculative: Literal["off", "ngram", "mtp"] = "off"
+    speculative: Speculative = "off"
     draft_tokens: int = 0
     max_queue: int = 1024
-    cpu_isa: Literal["auto", "portable", "avx2", "avx512", "amx", "neon"] = "auto"
+    cpu_isa: Isa = "auto"

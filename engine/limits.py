@@ -1,7 +1,5 @@
 """What a run allows: the core's limits, or lower ones that the configuration asks for."""
 
-from typing import Literal
-
 from engine.config import EngineConfig
 from engine.core.schema import Manifest
 from engine.errors import SettingsError
@@ -12,14 +10,11 @@ def run_limits(config: EngineConfig, manifest: Manifest) -> LoadLimits:
     """Resolve the limits and the device. Raises SettingsError naming the setting at fault."""
     check_supported(config, manifest)
     exported = manifest.limits
-    device: Literal["cpu", "cuda"] = manifest.identity.device
-    if config.device != "auto":
-        device = config.device
     return LoadLimits(
         lowered("max_num_seqs", config.max_num_seqs, exported.max_num_seqs),
         lowered("max_model_len", config.max_model_len, exported.max_model_len),
         lowered("max_step_tokens", config.max_step_tokens, exported.max_step_tokens),
-        device,
+        manifest.identity.device if config.device == "auto" else config.device,
     )
 
 

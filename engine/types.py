@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+Speculative = Literal["off", "ngram", "mtp"]
+"""Methods of speculative decoding."""
 
 
 class FinishReason(StrEnum):

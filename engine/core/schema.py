@@ -12,7 +12,11 @@ from enum import StrEnum
 from typing import Literal
 
 from engine.ir.program import Domain, Program
+from engine.types import Speculative
 
+DeviceName = Literal["cpu", "cuda"]
+Tuning = Literal["fast", "balanced", "audit"]
+"""How much was measured before kernels were chosen."""
 FORMAT_VERSION = 1
 """Version written by this exporter."""
 READABLE_VERSIONS = (1, 1)
@@ -62,9 +66,9 @@ class Graph:
     tuning: tuple[str, ...]
     layouts: tuple[str, ...]  # storage tensor names
     workspace_bytes: int
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: DeviceName = "cpu"
     max_q: int = 1
-    speculative: Literal["off", "ngram", "mtp"] = "off"
+    speculative: Speculative = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Kernel:
     id: str
     op: str
     variant: str
-    device: Literal["cpu", "cuda"]
+    device: DeviceName
     parameters: Mapping[str, int | str] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     prompt_class: str | None = None
@@ -99,7 +103,7 @@ class TuningRecord:
     key: str
     candidates: tuple[Candidate, ...]
     winner: str
-    profile: Literal["fast", "balanced", "audit"]
+    profile: Tuning
     depends_on: tuple[str, ...] = ()
     introduced_by: str | None = None
 
@@ -212,10 +216,10 @@ class Identity:
     flare_version: str
     source: str
     source_digest: str
-    device: Literal["cpu", "cuda"]
+    device: DeviceName
     target: tuple[str, ...]  # instruction sets or compute capability it was tuned for
     tensor_parallel_size: int
-    tuning: Literal["fast", "balanced", "audit"]
+    tuning: Tuning
     created: int  # Unix seconds
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
 

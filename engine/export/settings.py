@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from engine.core.schema import Limits
+from engine.core.schema import DeviceName, Limits, Tuning
 from engine.errors import SettingsError
 from engine.export.weights import Quantization
 
-Tuning = Literal["fast", "balanced", "audit"]
 DEFAULT_CONTEXT = 8192
 """Largest context length that is taken without being asked for."""
 MAX_NUM_SEQS = 4096
@@ -28,7 +26,7 @@ class ExportConfig:
     model: str
     output: Path
     tuning: Tuning = "fast"
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: DeviceName = "cpu"
     mixed_prefill: bool = True
     quantization: Quantization | None = None
     max_model_len: int | None = None

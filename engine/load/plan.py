@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from typing import Literal
 
-from engine.core.schema import Family
+from engine.core.schema import DeviceName, Family
 from engine.core.strict import decode_with, decoder_for, encode, parse_json
 from engine.load.budget import Budget
 from engine.load.select import LoadLimits, Selection
+from engine.types import Speculative
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RankPlan:
     world_size: int
     core: str
     catalog_digest: str
-    device: Literal["cpu", "cuda"]
+    device: DeviceName
     requested: bool | None
     family: Family
     retained: tuple[str, ...]
@@ -31,7 +31,7 @@ class RankPlan:
     max_model_len: int
     max_step_tokens: int
     num_blocks: int
-    speculative: Literal["off", "ngram", "mtp"] = "off"
+    speculative: Speculative = "off"
     draft_tokens: int = 0
 
     def to_json(self) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-from engine.core.schema import Catalog, Family, Graph, Kind
+from engine.core.schema import Catalog, DeviceName, Family, Graph, Kind
 from engine.core.validate import coverage_gaps
 from engine.errors import SelectionError
+from engine.types import Speculative
 
 NOT_CAPTURED = "(none captured)"
 """Key of the reason when a core has no mixed graph at all."""
@@ -22,8 +22,8 @@ class LoadLimits:
     max_num_seqs: int
     max_model_len: int
     max_step_tokens: int
-    device: Literal["cpu", "cuda"] = "cpu"
-    speculative: Literal["off", "ngram", "mtp"] = "off"
+    device: DeviceName = "cpu"
+    speculative: Speculative = "off"
     draft_tokens: int = 0
 
 

@@ -1,16 +1,14 @@
 """Opens the device that a rank's plan names."""
 
 import logging
-from typing import Literal
 
+from engine.config import Isa
 from engine.device.base import Device
 from engine.errors import DeviceError
 from engine.ranks.local import DeviceSpec
 from engine.ranks.threads import default_threads
 
 logger = logging.getLogger("flare.engine")
-
-Isa = Literal["auto", "portable", "avx2", "avx512", "amx", "neon"]
 
 
 def open_device(spec: DeviceSpec, threads: int | None, isa: Isa) -> Device:

@@ -1,12 +1,12 @@
 """The CPU device of one rank: native memory, executables and sampler."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import flare_cpu
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.config import Isa
 from engine.core.schema import Graph, ModelSpec
 from engine.device.base import BatchShape, InputBuffers
 from engine.device.cpu.lower import lower, weight_names
@@ -15,7 +15,6 @@ from engine.device.cpu.weights import all_bytes
 from engine.errors import DeviceError
 from engine.ir.program import Domain, Program, Space
 
-Isa = Literal["auto", "portable", "avx2", "avx512", "amx", "neon"]
 PREFERENCE = ("amx", "avx512", "avx2", "neon")
 """Instruction-set paths, best first; the portable one is always there."""
 
