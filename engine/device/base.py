@@ -1,6 +1,6 @@
 """The device interface: what serving asks of a device, CPU or CUDA or a test double."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.schema import Graph
-from engine.ir.program import Program
+from engine.ir.program import Domain, Program
 from engine.types import SamplingParams
 
 I32 = NDArray[np.int32]
@@ -101,9 +101,6 @@ class Device(Protocol):
     """One rank's device, with its state allocated (arena, KV pool, inputs)."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def inputs(self) -> InputBuffers: ...
 
     @property
@@ -115,6 +112,12 @@ class Device(Protocol):
         """Zero these cache blocks in all layers (their content was not finite)."""
         ...
 
-    def memory(self) -> Mapping[str, int]:
-        """Bytes by use: weights, workspace, kv."""
-        ...
+
+def capacity_of(graphs: Iterable[Graph]) -> Domain:
+    """Return the largest batch of any of the graphs: what a device's inputs must hold."""
+    domains = [graph.domain for graph in graphs]
+    return Domain(
+        max(domain.tokens for domain in domains),
+        max(domain.seqs for domain in domains),
+        max(domain.logits for domain in domains),
+    )

@@ -10,7 +10,7 @@ from engine.cache.pool import NULL_BLOCK
 from engine.core.errors import DanglingReferenceError, DigestMismatchError
 from engine.core.reader import Core
 from engine.core.schema import Graph, Kind
-from engine.device.base import BatchShape, Device, Executable
+from engine.device.base import BatchShape, Device, Executable, capacity_of
 from engine.ir.program import Domain
 from engine.load.plan import RankPlan
 from engine.load.prune import Pruned
@@ -59,20 +59,11 @@ def device_spec(plan: RankPlan, core: Core, pruned: Pruned) -> DeviceSpec:
     return DeviceSpec(
         plan,
         core,
-        _capacity(pruned.graphs),
+        capacity_of(pruned.graphs),
         {t.name: core.tensor(t.name, t.rank) for t in pruned.storage if t.rank == plan.rank},
         pruned.workspace_bytes,
         plan.num_blocks + 1,
         -(-plan.max_model_len // size),
-    )
-
-
-def _capacity(graphs: Iterable[Graph]) -> Domain:
-    domains = [graph.domain for graph in graphs]
-    return Domain(
-        max(domain.tokens for domain in domains),
-        max(domain.seqs for domain in domains),
-        max(domain.logits for domain in domains),
     )
 
 

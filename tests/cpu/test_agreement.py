@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.device.base import DeviceSampler, SampleBatch
+from engine.device.base import DeviceSampler, SampleBatch, capacity_of
 from engine.device.cpu.device import CpuDevice
 from engine.device.cpu.sampler import CpuSampler
-from engine.device.reference.device import ReferenceDevice, capacity_of
+from engine.device.reference.device import ReferenceDevice
 from engine.device.reference.sampler import ReferenceSampler
 from engine.types import SamplingParams
 from tests.support.batches import BatchRunner, Part

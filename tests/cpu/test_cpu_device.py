@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from engine.core.schema import KVLayout
-from engine.device.base import SampleBatch
+from engine.device.base import SampleBatch, capacity_of
 from engine.device.cpu.device import CpuDevice, choose_isa
 from engine.device.cpu.weights import as_bytes
-from engine.device.reference.device import capacity_of
 from engine.errors import DeviceError
 from engine.ir.program import Domain, Program
 from engine.kernels.cpu import CPU_KERNELS, cpu_kernels, linear_kernel
@@ -112,14 +111,6 @@ def test_scrub_zeroes_blocks_in_all_layers() -> None:
     target.scrub([3])
     assert not cache[:, 3].any()
     assert cache[:, 1].any(axis=1).all()
-
-
-def test_memory_is_told_by_use() -> None:
-    target = device()
-    told = target.memory()
-    assert told["kv"] == SPEC.model().kv.bytes_per_block * 8
-    assert told["weights"] == sum(weight.array.nbytes for weight in STORED.values())
-    assert told["workspace"] > 0
 
 
 def test_an_unknown_kernel_is_refused_by_name() -> None:

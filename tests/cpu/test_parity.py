@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from engine.core.reader import Core, open_core
+from engine.device.base import capacity_of
 from engine.device.cpu.device import CpuDevice
-from engine.device.reference.device import capacity_of
 from engine.text.tokenizer import Tokenizer
 from tests.support.direct import DirectRunner, agreement
 from tests.support.english import english

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.reader import open_core
-from engine.device.base import BatchShape
-from engine.device.reference.device import ReferenceDevice, capacity_of
+from engine.device.base import BatchShape, capacity_of
+from engine.device.reference.device import ReferenceDevice
 
 BLOCK = 64
 MAX_BLOCKS = 3

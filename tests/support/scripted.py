@@ -18,7 +18,7 @@ from engine.batch.plan import Planner
 from engine.cache.kv import KVCache
 from engine.client import Engine
 from engine.core.schema import FAMILY_OF_KIND, Graph, Kind
-from engine.device.base import BatchShape, InputBuffers
+from engine.device.base import BatchShape, InputBuffers, capacity_of
 from engine.ir.program import Domain, Program
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
@@ -31,7 +31,6 @@ from tests.support.sampler import NumpySampler
 
 EMPTY = -1
 PROMPT, GENERATED = 0, 1
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +104,6 @@ class ScriptedDevice:
         self._sampler = NumpySampler(behaviour.vocab_size)
 
     @property
-    def name(self) -> str:
-        return "scripted"
-
-    @property
     def inputs(self) -> InputBuffers:
         return self._inputs
 
@@ -123,9 +118,6 @@ class ScriptedDevice:
         for block in blocks:
             rows = slice(block * self._block_size, (block + 1) * self._block_size)
             self._tokens[rows] = self._positions[rows] = self._roles[rows] = EMPTY
-
-    def memory(self) -> Mapping[str, int]:
-        return {"weights": 0, "workspace": 0, "kv": self._tokens.nbytes}
 
     def replay(self, graph: Graph, shape: BatchShape) -> None:
         """Check the inputs, write the rows, and compute the wanted logits rows."""
@@ -279,11 +271,8 @@ def scripted_engine(
     """
     behaviour = behaviour or Behaviour()
     graphs = synthetic_graphs(max_num_seqs, max_step_tokens, mixed, logits=12)
-    domain = Domain(
-        *(max(getattr(g.domain, name) for g in graphs) for name in ("tokens", "seqs", "logits"))
-    )
     width = -(-max_model_len // block_size)
-    device = ScriptedDevice(behaviour, domain, num_blocks, block_size, width)
+    device = ScriptedDevice(behaviour, capacity_of(graphs), num_blocks, block_size, width)
     cache = KVCache(num_blocks, block_size, prefix_cache)
     scheduler = Scheduler(cache, max_num_seqs, max_step_tokens)
     tables = SlotTables(scheduler.max_running, max_model_len, block_size)

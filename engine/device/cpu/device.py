@@ -82,10 +82,6 @@ class CpuDevice:
         self._inputs = _inputs(self._context)
 
     @property
-    def name(self) -> str:
-        return "cpu"
-
-    @property
     def isa(self) -> str:
         """The instruction-set path that all kernels take."""
         return self._context.isa
@@ -135,15 +131,6 @@ class CpuDevice:
         cache = self._context.kv_cache.reshape(kv.layers, self._num_blocks, kv.block_bytes)
         for block in blocks:
             cache[:, block] = 0
-
-    def memory(self) -> Mapping[str, int]:
-        """Bytes by use. kv: reserved; a page takes memory once a token has touched it."""
-        context = self._context
-        return {
-            "weights": sum(array.nbytes for array in self._weights.values()),
-            "workspace": context.arena.nbytes + context.scratch_bytes,
-            "kv": context.kv_cache.nbytes,
-        }
 
     def _output(self, program: Program) -> NDArray[np.float32]:
         """The program's logits [capacity, logits_width] as they lie in the arena."""

@@ -1,6 +1,6 @@
 """The reference device: runs any program with torch float32 ops on the CPU."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,16 +11,6 @@ from engine.device.base import InputBuffers
 from engine.device.reference.executable import ReferenceExecutable, State
 from engine.device.reference.sampler import ReferenceSampler
 from engine.ir.program import Domain, Program
-
-
-def capacity_of(graphs: Iterable[Graph]) -> Domain:
-    """Return the smallest domain that holds each graph's (at least one of everything)."""
-    domains = [Domain(1, 1, 1), *(graph.domain for graph in graphs)]
-    return Domain(
-        max(domain.tokens for domain in domains),
-        max(domain.seqs for domain in domains),
-        max(domain.logits for domain in domains),
-    )
 
 
 class ReferenceDevice:
@@ -52,10 +42,6 @@ class ReferenceDevice:
         self._sampler = ReferenceSampler(model.vocab_size, sampler_slots, lambda: self.logits)
 
     @property
-    def name(self) -> str:
-        return "reference"
-
-    @property
     def inputs(self) -> InputBuffers:
         return self._state.inputs
 
@@ -72,14 +58,11 @@ class ReferenceDevice:
         """Return an executable that shares this device's inputs, cache and logits."""
         return ReferenceExecutable(program, self._state)
 
-    def memory(self) -> Mapping[str, int]:
-        """Bytes by use. Weights: as stored, dequantised copies not counted."""
-        cache = self._state.cache
-        return {
-            "weights": sum(array.nbytes for array in self._state.weights.values()),
-            "workspace": 0,
-            "kv": cache.numel() * cache.element_size(),
-        }
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Zero these cache blocks in all layers."""
+        cache, size = self._state.cache, self._state.block_size
+        for block in blocks:
+            cache[:, block * size : (block + 1) * size] = 0
 
 
 def _input_buffers(capacity: Domain, max_blocks: int) -> InputBuffers:

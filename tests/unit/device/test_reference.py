@@ -6,8 +6,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.device.base import BatchShape
-from engine.device.reference.device import ReferenceDevice, capacity_of
+from engine.device.base import BatchShape, capacity_of
+from engine.device.reference.device import ReferenceDevice
 from engine.kernels.layouts import PANEL, dequantise
 from tests.support.batches import BatchRunner, Part
 from tests.support.cores import CoreSpec, Weight, catalog, weights
@@ -119,8 +119,12 @@ def test_a_batch_beyond_the_capacity_is_refused() -> None:
         runner.executables["decode-4"].replay(BatchShape(1, 1, 1, 1, 2, 1))
 
 
-def test_memory_is_reported_by_use() -> None:
+def test_scrubbing_zeroes_blocks_in_all_layers() -> None:
     runner = Runner(CoreSpec())
-    memory = runner.device.memory()
-    assert memory["kv"] == BLOCKS * 64 * 2 * 2 * 16 * 2 * 2  # slots, k and v, heads, dim, layers
-    assert memory["weights"] == sum(weight.array.nbytes for weight in runner.stored.values())
+    runner.run("prefill-32", [Part(tuple(range(10, 30)), 0, (1,))])
+    runner.run("prefill-32", [Part(tuple(range(10, 30)), 0, (3,))])
+    assert isinstance(runner.device, ReferenceDevice)
+    cache = runner.device._state.cache.view(2, BLOCKS, -1)
+    assert cache[:, [1, 3]].any(dim=2).all()
+    runner.device.scrub([3])
+    assert cache[:, 1].any(dim=1).all() and not cache[:, 3].any()
