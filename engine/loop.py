@@ -6,9 +6,10 @@ from collections.abc import Sequence as Seq
 from time import perf_counter
 
 from engine.batch.plan import Launch, Planner
+from engine.device.base import INVALID
 from engine.live import Live, ending
 from engine.metrics import EngineMetrics
-from engine.runtime.results import INVALID, Drawn, LaunchResult, Scored
+from engine.runtime.results import Drawn, LaunchResult, Scored
 from engine.runtime.runner import ModelRunner
 from engine.schedule.output import SchedulerOutput
 from engine.schedule.scheduler import Scheduler

@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol
 
 Speculative = Literal["off", "ngram", "mtp"]
 """Methods of speculative decoding."""
+MAX_LOGPROBS = 20
+"""Alternatives that may be asked for per token."""
 
 
 class FinishReason(StrEnum):

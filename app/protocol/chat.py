@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from app.errors import ApiError
 from app.protocol.body import Refused, RequestModel
-from app.protocol.sampling import MAX_LOGPROBS, REFUSED, GenerationFields
+from app.protocol.sampling import REFUSED, GenerationFields
+from engine.types import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
 

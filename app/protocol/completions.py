@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from app.protocol.body import Refused
-from app.protocol.sampling import MAX_CHOICES, MAX_LOGPROBS, REFUSED, GenerationFields
+from app.protocol.sampling import MAX_CHOICES, REFUSED, GenerationFields
+from engine.types import MAX_LOGPROBS
 
 MAX_PROMPTS = 1024
 MAX_PROMPT_IDS = 1 << 20

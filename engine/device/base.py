@@ -12,6 +12,8 @@ from engine.ir.program import Domain, Program
 from engine.types import SamplingParams
 
 I32 = NDArray[np.int32]
+INVALID = -1
+"""The token of a row whose logits are not finite, or that leaves no id to draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class SampleBatch:
     """Arguments of one sampling call over the last replay's logits rows, as host arrays.
 
     rows: which logits rows to draw from; slots: the sampler slot of each; positions: absolute
-    position of the token to draw; forbid_stop: min_tokens not reached; top_n: -1 or 0..20.
+    position of the token to draw; forbid_stop: min_tokens not reached; top_n: alternatives wanted,
+    -1 for no log probabilities.
     """
 
     rows: I32
@@ -60,7 +63,8 @@ class SampleBatch:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """tokens[i], logprobs[i] and [i, 20] alternatives; log probabilities only where asked."""
+    """tokens[i] (or INVALID), logprobs[i] and [i, MAX_LOGPROBS] alternatives; log probabilities
+    only where asked."""
 
     tokens: I32
     logprobs: NDArray[np.float32]

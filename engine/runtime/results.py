@@ -8,9 +8,6 @@ from engine.device.base import Samples
 from engine.schedule.sequence import Sequence
 from engine.types import TokenLogprobs
 
-INVALID = -1
-"""The token of a row whose logits were not finite."""
-
 
 @dataclass(frozen=True, slots=True)
 class Drawn:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from engine.batch.plan import Launch
-from engine.device.base import DeviceSampler, SampleBatch, Samples
+from engine.device.base import INVALID, DeviceSampler, SampleBatch, Samples
 from engine.runtime.prepare import Rows
-from engine.runtime.results import INVALID, Drawn, Scored, token_logprobs
+from engine.runtime.results import Drawn, Scored, token_logprobs
 from engine.runtime.tables import SlotTables
 from engine.schedule.output import Segment
 from engine.types import TokenLogprobs

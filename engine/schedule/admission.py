@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from engine.cache.kv import KVCache
 from engine.errors import ContextLengthError, RequestError
 from engine.schedule.sequence import Sequence
-from engine.types import GenerationRequest, SamplingParams
+from engine.types import MAX_LOGPROBS, GenerationRequest, SamplingParams
 
-MAX_LOGPROBS = 20
 MAX_BIAS = 1e6
 _TOP = 2**31 - 1
 RANGES: dict[str, tuple[float, float]] = {

@@ -8,10 +8,8 @@ from flare_cpu import Sampler, ThreadPool
 from numpy.typing import NDArray
 
 from engine.device.base import I32, SampleBatch, Samples
-from engine.types import SamplingParams
+from engine.types import MAX_LOGPROBS, SamplingParams
 
-MAX_TOP_N = 20
-"""Alternatives that a row of ``Samples`` has room for."""
 _SEED_MASK = (1 << 64) - 1
 
 Logits = Callable[[], NDArray[np.float32]]
@@ -19,10 +17,7 @@ Logits = Callable[[], NDArray[np.float32]]
 
 
 class CpuSampler:
-    """Implements ``engine.device.base.DeviceSampler``. Order of processing: flare/sampler.h.
-
-    A token of -1 says that the row's logits are not finite, or that no id is left to draw.
-    """
+    """Implements ``engine.device.base.DeviceSampler``. Order of processing: flare/sampler.h."""
 
     def __init__(
         self,
@@ -107,6 +102,6 @@ def _empty(count: int) -> Samples:
     return Samples(
         np.empty(count, np.int32),
         np.empty(count, np.float32),
-        np.empty((count, MAX_TOP_N), np.int32),
-        np.empty((count, MAX_TOP_N), np.float32),
+        np.empty((count, MAX_LOGPROBS), np.int32),
+        np.empty((count, MAX_LOGPROBS), np.float32),
     )

@@ -12,13 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.device.base import I32, SampleBatch, Samples
+from engine.device.base import I32, INVALID, SampleBatch, Samples
 from engine.device.reference.philox import uniform
-from engine.types import SamplingParams
-
-ALTERNATIVES = 20
-BAD_ROW = -1
-"""Token of a row whose logits are not finite, or that leaves no id to draw."""
+from engine.types import MAX_LOGPROBS, SamplingParams
 
 F32 = NDArray[np.float32]
 
@@ -67,7 +63,7 @@ class ReferenceSampler:
             raw = logits[row, : self._vocab_size]
             token = self._token(raw, slot, bool(batch.forbid_stop[i]), int(batch.positions[i]))
             samples.tokens[i] = token
-            if token != BAD_ROW:
+            if token != INVALID:
                 slot.output_ids.append(token)
                 _report(samples, i, raw, token, int(batch.top_n[i]))
         return samples
@@ -85,10 +81,10 @@ class ReferenceSampler:
     @staticmethod
     def _token(raw: F32, slot: _Slot, forbid_stop: bool, position: int) -> int:
         if not np.isfinite(raw).all():
-            return BAD_ROW
+            return INVALID
         z = _processed(raw, slot, forbid_stop)
         if z.max() == -np.inf:
-            return BAD_ROW
+            return INVALID
         return _draw(z, slot.params, position)
 
 
@@ -96,8 +92,8 @@ def _empty(rows: int) -> Samples:
     return Samples(
         np.zeros(rows, np.int32),
         np.full(rows, np.nan, np.float32),
-        np.full((rows, ALTERNATIVES), -1, np.int32),
-        np.full((rows, ALTERNATIVES), np.nan, np.float32),
+        np.full((rows, MAX_LOGPROBS), -1, np.int32),
+        np.full((rows, MAX_LOGPROBS), np.nan, np.float32),
     )
 
 

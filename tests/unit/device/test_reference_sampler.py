@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.device.base import SampleBatch, Samples
+from engine.device.base import INVALID, SampleBatch, Samples
 from engine.device.reference.philox import philox, uniform
-from engine.device.reference.sampler import BAD_ROW, ReferenceSampler
+from engine.device.reference.sampler import ReferenceSampler
 from engine.types import SamplingParams
 
 VOCAB = 6
@@ -120,9 +120,9 @@ def test_rows_that_cannot_be_drawn() -> None:
         logits = LOGITS.copy()
         logits[0, 2] = bad
         s = sampler(params(), logits)
-        assert sample(s).tokens[0] == BAD_ROW
+        assert sample(s).tokens[0] == INVALID
     banned = params(temperature=0.0, logit_bias={token: float("-inf") for token in range(VOCAB)})
-    assert draw(banned) == BAD_ROW
+    assert draw(banned) == INVALID
     s = sampler(params())
     s.clear(1)
     with pytest.raises(ValueError, match="slot 1 is not set"):
