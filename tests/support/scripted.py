@@ -7,7 +7,7 @@ role or a lost recomputation is an error, or another text.
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from engine.cache.kv import KVCache
 from engine.client import Engine
 from engine.core.schema import FAMILY_OF_KIND, Graph, Kind
 from engine.device.base import BatchShape, InputBuffers, capacity_of
+from engine.device.reference.sampler import ReferenceSampler
 from engine.ir.program import Domain, Program
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
@@ -26,8 +27,7 @@ from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
 from engine.schedule.scheduler import Scheduler
-from engine.types import ModelInfo
-from tests.support.sampler import NumpySampler
+from engine.types import ModelInfo, SamplingParams
 
 EMPTY = -1
 PROMPT, GENERATED = 0, 1
@@ -82,6 +82,37 @@ def expected_tokens(behaviour: Behaviour, prompt: Sequence[int], count: int) -> 
     return tokens[len(prompt) :]
 
 
+class CheckedSampler(ReferenceSampler):
+    """The oracle's sampler, which also knows the slots in use: none is set twice, none lost."""
+
+    def __init__(
+        self, vocab_size: int, slots: int, logits: Callable[[], NDArray[np.float32]]
+    ) -> None:
+        super().__init__(vocab_size, slots, logits)
+        self._in_use: set[int] = set()
+
+    @property
+    def slots_in_use(self) -> frozenset[int]:
+        return frozenset(self._in_use)
+
+    def set(
+        self,
+        slot: int,
+        params: SamplingParams,
+        stop_ids: Sequence[int],
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+    ) -> None:
+        if slot in self._in_use:
+            raise AssertionError(f"slot {slot} is in use")
+        self._in_use.add(slot)
+        super().set(slot, params, stop_ids, prompt_ids, output_ids)
+
+    def clear(self, slot: int) -> None:
+        self._in_use.remove(slot)
+        super().clear(slot)
+
+
 class ScriptedDevice:
     """Implements ``engine.device.base.Device`` in numpy.
 
@@ -101,14 +132,15 @@ class ScriptedDevice:
         shape = (num_blocks * block_size,)
         self._tokens, self._positions, self._roles = (np.full(shape, EMPTY) for _ in range(3))
         self._inputs = _inputs(domain, width)
-        self._sampler = NumpySampler(behaviour.vocab_size)
+        self._logits = np.zeros((0, behaviour.logits_width), np.float32)
+        self._sampler = CheckedSampler(behaviour.vocab_size, domain.seqs, lambda: self._logits)
 
     @property
     def inputs(self) -> InputBuffers:
         return self._inputs
 
     @property
-    def sampler(self) -> NumpySampler:
+    def sampler(self) -> CheckedSampler:
         return self._sampler
 
     def instantiate(self, graph: Graph, program: Program) -> "ScriptedExecutable":
@@ -130,7 +162,7 @@ class ScriptedDevice:
         self._check(graph, shape)
         self._store(shape)
         rows = self._inputs.logit_rows[: shape.logits].tolist()
-        self._sampler.logits = np.array([self._logits(row, shape) for row in rows])
+        self._logits = np.array([self._row_logits(row, shape) for row in rows])
 
     def _check(self, graph: Graph, shape: BatchShape) -> None:
         domain = graph.domain
@@ -159,7 +191,7 @@ class ScriptedDevice:
         self._roles[slots] = np.arange(shape.tokens) < shape.generated_tokens
         self.written += zip(slots.tolist(), positions.tolist(), strict=True)
 
-    def _logits(self, row: int, shape: BatchShape) -> NDArray[np.float32]:
+    def _row_logits(self, row: int, shape: BatchShape) -> NDArray[np.float32]:
         """Logits of one row, from the keys that its segment's block table shows."""
         starts = self._inputs.seg_starts[: shape.seqs + 1]
         segment = int(np.searchsorted(starts, row, side="right")) - 1
