@@ -87,6 +87,11 @@ def to_api_error(exc: BaseException) -> ApiError:
     return ApiError(500, INTERNAL_MESSAGE, type="server_error")
 
 
+def bad_field(name: str, reason: str) -> ApiError:
+    """400 for a value that does not fit: the field's name and what is wrong with it."""
+    return ApiError(400, f"{name} {reason}.", param=name)
+
+
 def unavailable(message: str) -> ApiError:
     """503 with Retry-After: loading, draining or broken."""
     return ApiError(
@@ -128,13 +133,7 @@ def _clean(text: str) -> str:
 
 def _from_validation(errors: Sequence[Any]) -> ApiError:
     """The first fault of a request body or query, with the path to it."""
-    if not errors:
-        return ApiError(400, "The request is not valid.")
     first = errors[0]
-    if first["type"] == "json_invalid":
-        detail = first.get("ctx", {}).get("error", "parse error")
-        position = first["loc"][-1]
-        return ApiError(400, f"The body is not valid JSON: {detail} (at character {position}).")
     path = [part for part in first["loc"][1:] if not _is_union_tag(part)]
     if not path:
         return ApiError(400, f"The body is not valid: {_sentence(first)}. Send a JSON object.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.errors import ApiError
+from app.errors import bad_field
 from app.protocol.body import Refused, RequestModel
 from app.protocol.sampling import REFUSED, GenerationFields
 from engine.types import MAX_LOGPROBS
@@ -150,14 +150,14 @@ def check_tool_choice(extra: Mapping[str, Any]) -> None:
     if choice is None or choice in ("none", "auto"):
         return
     if not tools:
-        raise _bad_choice("is only allowed together with tools")
+        raise bad_field("tool_choice", "is only allowed together with tools")
     if choice == "required":
         return
     name = _chosen_name(choice)
     if name is None:
-        raise _bad_choice("must be 'none', 'auto', 'required' or name a function")
+        raise bad_field("tool_choice", "must be 'none', 'auto', 'required' or name a function")
     if name not in _tool_names(tools):
-        raise _bad_choice("names a function that is not among the tools")
+        raise bad_field("tool_choice", "names a function that is not among the tools")
 
 
 def _chosen_name(choice: object) -> str | None:
@@ -174,7 +174,3 @@ def _tool_names(tools: object) -> set[object]:
     functions = [tool.get("function") for tool in entries if isinstance(tool, dict)]
     names = [function.get("name") for function in functions if isinstance(function, dict)]
     return {name for name in names if isinstance(name, str)}
-
-
-def _bad_choice(reason: str) -> ApiError:
-    return ApiError(400, f"tool_choice {reason}.", param="tool_choice")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from app.errors import ApiError
+from app.errors import ApiError, bad_field
 from app.protocol.chat import Message, TemplateFields, ToolCall
 from app.protocol.completions import Prompt
 from app.serving.context import ServingContext
@@ -43,7 +43,7 @@ async def chat_prompt(
     text = context.text
     template = text.chat_template
     if template is None:
-        raise ApiError(400, "This model has no chat template.", param="messages")
+        raise ApiError(400, "This model has no chat template; use /v1/completions.", param="messages")
     check_template_fields(messages, fields)
 
     def work() -> tuple[int, ...]:
@@ -56,12 +56,12 @@ async def chat_prompt(
 def check_template_fields(messages: Sequence[Message], fields: TemplateFields) -> None:
     """Refuse contradictions. Raises ApiError (400) naming the field."""
     if fields.continue_final_message and fields.add_generation_prompt:
-        raise _bad("continue_final_message", "and add_generation_prompt exclude each other")
+        raise bad_field("continue_final_message", "and add_generation_prompt exclude each other")
     if fields.continue_final_message and messages[-1].role != "assistant":
-        raise _bad("continue_final_message", "needs a last message of role assistant")
+        raise bad_field("continue_final_message", "needs a last message of role assistant")
     taken = RESERVED_KWARGS.intersection(fields.chat_template_kwargs or {})
     if taken:
-        raise _bad("chat_template_kwargs", f"must not set {min(taken)}")
+        raise bad_field("chat_template_kwargs", f"must not set {min(taken)}")
 
 
 def render(template: ChatTemplate, messages: Sequence[Message], fields: TemplateFields) -> str:
@@ -88,14 +88,14 @@ async def completion_prompts(
 
     encoded = await sized(size, work)
     if not all(encoded):
-        raise _bad("prompt", "has no tokens")
+        raise bad_field("prompt", "has no tokens")
     return encoded
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
     """Raise ApiError (400) unless every id is in the vocabulary."""
     if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
-        raise _bad(param, f"has token ids outside 0 to {vocab_size - 1}")
+        raise bad_field(param, f"has token ids outside 0 to {vocab_size - 1}")
 
 
 def _ids(text: TextAssets, prompt: Prompt, add_special: bool) -> tuple[int, ...]:
@@ -129,7 +129,3 @@ def _call(call: ToolCall) -> dict[str, Any]:
 def _size(message: Message) -> int:
     calls = sum(len(call.function.arguments) for call in message.tool_calls or ())
     return len(message.text) + calls
-
-
-def _bad(param: str, reason: str) -> ApiError:
-    return ApiError(400, f"{param} {reason}.", param=param)

@@ -1,6 +1,6 @@
 """Rules that join several request fields."""
 
-from app.errors import ApiError
+from app.errors import bad_field
 from app.protocol.sampling import GenerationFields
 from app.serving.context import ServingContext
 
@@ -11,9 +11,9 @@ def check_stream_options(request: GenerationFields) -> None:
     if options is None:
         return
     if not request.stream:
-        raise _bad("stream_options", "is only allowed when stream is true")
+        raise bad_field("stream_options", "is only allowed when stream is true")
     if options.include_obfuscation:
-        raise _bad("stream_options", "include_obfuscation is not supported")
+        raise bad_field("stream_options", "include_obfuscation is not supported")
 
 
 def includes_usage(request: GenerationFields) -> bool:
@@ -26,8 +26,4 @@ def check_choices(context: ServingContext, prompts: int, n: int) -> None:
     """Raise ApiError (400, param n) when one request would start too many sequences."""
     if prompts * n > context.max_choices:
         limit = context.max_choices
-        raise _bad("n", f"times the number of prompts is {prompts * n}, more than {limit}")
-
-
-def _bad(param: str, reason: str) -> ApiError:
-    return ApiError(400, f"{param} {reason}.", param=param)
+        raise bad_field("n", f"times the number of prompts is {prompts * n}, more than {limit}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.errors import ApiError
+from app.errors import bad_field
 from app.protocol.sampling import GenerationFields
 from engine.text.info import GenerationDefaults
 from engine.types import SamplingParams
@@ -32,7 +32,9 @@ def sampling_params(
     top_k = _given(request.top_k, defaults.top_k, 0)
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
-        raise _bad("min_tokens", f"is {min_tokens}, more than the {max_tokens} tokens to generate")
+        raise bad_field(
+            "min_tokens", f"is {min_tokens}, more than the {max_tokens} tokens to generate"
+        )
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=_given(request.temperature, defaults.temperature, 1.0),
@@ -67,27 +69,27 @@ def logit_bias(raw: Mapping[str, Any] | None, vocab_size: int) -> dict[int, floa
     if not raw:
         return {}
     if len(raw) > MAX_BIASES:
-        raise _bad("logit_bias", f"must hold at most {MAX_BIASES} entries")
+        raise bad_field("logit_bias", f"must hold at most {MAX_BIASES} entries")
     return {_bias_id(key, vocab_size): _bias_value(value) for key, value in raw.items()}
 
 
 def stop_token_ids(raw: list[int] | None, vocab_size: int) -> frozenset[int]:
     """Ids that end a sequence; all in the vocabulary."""
     if any(not 0 <= token < vocab_size for token in raw or ()):
-        raise _bad("stop_token_ids", f"must hold token ids from 0 to {vocab_size - 1}")
+        raise bad_field("stop_token_ids", f"must hold token ids from 0 to {vocab_size - 1}")
     return frozenset(raw or ())
 
 
 def _bias_id(key: str, vocab_size: int) -> int:
     token = int(key) if key.isascii() and key.isdecimal() and len(key) <= 10 else -1
     if not 0 <= token < vocab_size:
-        raise _bad("logit_bias", f"must have token ids from 0 to {vocab_size - 1} as keys")
+        raise bad_field("logit_bias", f"must have token ids from 0 to {vocab_size - 1} as keys")
     return token
 
 
 def _bias_value(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
-        raise _bad("logit_bias", "must have numbers from -100 to 100 as values")
+        raise bad_field("logit_bias", "must have numbers from -100 to 100 as values")
     return float(value)
 
 
@@ -96,7 +98,3 @@ def _given(asked: float | None, model: float | None, otherwise: float) -> Any:
     if asked is not None:
         return asked
     return otherwise if model is None else model
-
-
-def _bad(param: str, reason: str) -> ApiError:
-    return ApiError(400, f"{param} {reason}.", param=param)

@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from pydantic import BaseModel
+from fastapi import Depends, FastAPI
 
 from app.errors import ApiError, error_json, install_error_handlers, to_api_error
+from app.protocol.body import RequestModel, json_body
 from engine.errors import ContextLengthError, EngineUnavailableError, QueueFullError, RequestError
 
 
-class Body(BaseModel):
+class Body(RequestModel):
     prompt: str | list[str]
     temperature: float = 1.0
 
@@ -22,7 +23,7 @@ def make_app() -> FastAPI:
     install_error_handlers(app)
 
     @app.post("/v1/echo")
-    async def echo(body: Body) -> str:
+    async def echo(body: Annotated[Body, Depends(json_body(Body, {}))]) -> str:
         return str(body.prompt)
 
     @app.get("/boom")
