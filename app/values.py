@@ -71,19 +71,12 @@ def word(value: object) -> str:
 
 def names(value: object) -> tuple[str, ...]:
     """Comma-separated names; blanks around them do not count, an empty list is refused."""
-    parts = value if isinstance(value, tuple | list) else str(value).split(",")
-    found = tuple(dict.fromkeys(text for part in parts if (text := str(part).strip())))
-    if not found:
-        raise ValueError("must hold at least one name between its commas")
-    return found
+    return _listed(value, "name")
 
 
 def keys(value: object) -> tuple[str, ...]:
     """Comma-separated secrets. The message never repeats the value."""
-    parts = value if isinstance(value, tuple | list) else str(value).split(",")
-    found = tuple(dict.fromkeys(text for part in parts if (text := str(part).strip())))
-    if not found:
-        raise ValueError("must hold at least one key between its commas")
+    found = _listed(value, "key")
     if any(re.search(r"\s", key) for key in found):
         raise ValueError("must hold keys without blanks, separated by commas")
     return found
@@ -105,4 +98,13 @@ def origins(value: object) -> tuple[str, ...]:
         plain = parts.scheme and parts.netloc and origin == f"{parts.scheme}://{parts.netloc}"
         if origin != "*" and not plain:
             raise ValueError(f"must hold origins such as https://chat.example.org, not {origin!r}")
+    return found
+
+
+def _listed(value: object, what: str) -> tuple[str, ...]:
+    """The parts between commas, or of a sequence, without repetitions and blanks around them."""
+    parts = value if isinstance(value, tuple | list) else str(value).split(",")
+    found = tuple(dict.fromkeys(text for part in parts if (text := str(part).strip())))
+    if not found:
+        raise ValueError(f"must hold at least one {what} between its commas")
     return found
