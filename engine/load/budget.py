@@ -8,6 +8,9 @@ from engine.load.select import LoadLimits
 
 SHARE = 0.6
 """Part of the memory left after weights and workspace that the KV pool may take by itself."""
+FILL = 4
+"""By itself the pool holds max_num_seqs sequences of 1 / FILL of the longest: few are that long, and
+what the prefix cache retains fills the pool in time, however large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def plan_budget(
     weights_bytes: tensors that the run keeps in memory, mapped ones too (page cache counts as
     available, but must stay). available_bytes: free now, before weights and workspace.
     kv_cache_bytes: size given by the user, else a share of what is left, at most what
-    max_num_seqs sequences of max_model_len take. Raises DeviceError, naming need and have,
+    max_num_seqs sequences of a quarter of max_model_len take, and one of the whole length. Raises DeviceError, naming need and have,
     when not even one block fits.
     """
     left = available_bytes - weights_bytes - workspace_bytes
@@ -49,7 +52,8 @@ def plan_budget(
     )
     if kv_cache_bytes is None:
         room = max(int(left * SHARE), 0)
-        useful = limits.max_num_seqs * blocks_for(limits.max_model_len, kv.block_size)
+        longest = blocks_for(limits.max_model_len, kv.block_size)
+        useful = max(longest, limits.max_num_seqs * longest // FILL)
         blocks = min(room // kv.bytes_per_block, useful)
     else:
         _check_given(kv_cache_bytes, left, uses)

@@ -21,15 +21,20 @@ def test_a_block_is_all_layers_keys_and_values() -> None:
 
 def test_the_pool_is_no_larger_than_the_limits_can_use() -> None:
     budget = plan_budget(KV, LIMITS, 1000, 2000, 1 << 30)
-    assert budget.num_blocks == 4 * 4
-    assert budget.kv_bytes == 16 * BLOCK
+    assert budget.num_blocks == 4
+    assert budget.kv_bytes == 4 * BLOCK
     assert (budget.weights_bytes, budget.workspace_bytes) == (1000, 2000)
     assert (budget.max_model_len, budget.message) == (256, None)
 
 
+def test_the_pool_has_room_for_a_quarter_of_what_all_sequences_could_take() -> None:
+    many = LoadLimits(64, 256, 64)
+    assert plan_budget(KV, many, 0, 0, 1 << 30).num_blocks == 64 * 4 // 4
+
+
 def test_the_pool_takes_a_share_of_what_is_left() -> None:
     available = 3000 + int(10 * BLOCK / SHARE) + 1
-    budget = plan_budget(KV, LIMITS, 1000, 2000, available)
+    budget = plan_budget(KV, LoadLimits(64, 256, 64), 1000, 2000, available)
     assert budget.num_blocks == 10
 
 
