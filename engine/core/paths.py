@@ -25,10 +25,17 @@ def inside(root: Path, path: str) -> Path:
     if len(path) > _LONGEST or not _PATH.fullmatch(path):
         raise CoreFileError(f"{path[:_LONGEST]!a}: expected a plain path inside the core")
     full = root / PurePosixPath(path)
+    try:
+        _check(path, full)
+    except OSError as error:
+        raise CoreFileError(f"{path}: cannot be read: {error.strerror}") from error
+    return full
+
+
+def _check(path: str, full: Path) -> None:
     if not full.is_symlink() and not full.exists():
         raise CoreFileError(f"{path}: expected a file, found nothing at {full}")
     if full.resolve() != full:
         raise CoreFileError(f"{path}: expected a file inside the core, found a symbolic link")
     if not full.is_file():
         raise CoreFileError(f"{path}: expected a regular file, found something else")
-    return full

@@ -3,14 +3,16 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from engine.core.codec import decode_manifest, decode_programs
 from engine.core.digests import PIECE, content_digest, file_digest, root_digest
@@ -26,6 +28,7 @@ from engine.core.reader import open_core
 from engine.core.validate import validate
 from engine.errors import CoreError
 from tests.support.cores import CoreSpec, weights, write_core
+from tests.support.users import unprivileged
 
 SPEC = CoreSpec(layers=1, mixed=(8,), decode=(4,), prefill=(32,))
 
@@ -39,6 +42,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def core(original: Path, tmp_path: Path) -> Path:
     shutil.copytree(original, tmp_path / "tiny.core")
     return tmp_path / "tiny.core"
+
+
+@pytest.fixture
+def public(original: Path) -> Iterator[Path]:
+    """A core in a folder that every user may enter; those of the tests are their user's alone."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(shutil.copytree(original, Path(folder) / "tiny.core"))
 
 
 def rewrite(core: Path, edit: Callable[[dict[str, Any]], None], sign: bool = True) -> None:
@@ -104,7 +115,6 @@ def test_programs_of_one_body_share_their_launches(core: Path) -> None:
 
 
 def test_storage_loads_with_the_safetensors_library(core: Path) -> None:
-    load_file = pytest.importorskip("safetensors.numpy").load_file
     found = load_file(core / "storage" / "rank0.safetensors")
     for name, weight in weights(SPEC).items():
         np.testing.assert_array_equal(found[name], weight.array)
@@ -162,12 +172,10 @@ class TestDamage:
         with pytest.raises(CoreFileError, match="expected a regular file"):
             open_core(core)
 
-    def test_unreadable(self, core: Path, path: str) -> None:
-        if os.geteuid() == 0:
-            pytest.skip("root reads every file")
-        (core / path).chmod(0)
-        with pytest.raises(CoreFileError, match="cannot be read"):
-            open_core(core)
+    def test_unreadable(self, public: Path, path: str) -> None:
+        (public / path).chmod(0)
+        with unprivileged(), pytest.raises(CoreFileError, match="cannot be read"):
+            open_core(public)
 
 
 def test_a_flipped_storage_byte_names_the_file(core: Path) -> None:
@@ -224,6 +232,13 @@ def test_storage_may_not_name_another_file(core: Path) -> None:
     rewrite(core, lambda values: values["storage"][0].update(file="../outside"))
     with pytest.raises(StorageInvalidError, match="file: expected"):
         open_core(core)
+
+
+@pytest.mark.parametrize("folder", ["text", "storage"])
+def test_a_folder_that_cannot_be_entered_is_named(public: Path, folder: str) -> None:
+    (public / folder).chmod(0)
+    with unprivileged(), pytest.raises(CoreFileError, match="Permission denied"):
+        open_core(public)
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, -1])
