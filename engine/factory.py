@@ -111,7 +111,7 @@ def _budget(config: EngineConfig, manifest: Manifest, limits: LoadLimits, pruned
 
 def _log_plan(selection: Selection, pruned: Pruned, budget: Budget) -> None:
     logger.info(
-        "%s graphs: %d retained, %d pruned; cache of %d blocks (%s)",
+        "family %s: %d graphs retained, %d pruned; cache of %d blocks (%s)",
         selection.family.value,
         len(pruned.graphs),
         len(selection.pruned),

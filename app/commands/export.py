@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
     print(
         f"flare: {path} is complete: {size / 1e6:.1f} MB in {time.perf_counter() - started:.1f} s"
     )
-    print(f"serve it: flare run {path}")
+    print(f"serve it: flare run {shlex.quote(str(given['output']))}")
     return 0
 
 

@@ -93,14 +93,20 @@ def _host(
 
 def announce(url: str, service: "Service", settings: Settings, seconds: float) -> None:
     """Say where the server is and how to try it; one log record when logs are JSON."""
-    name = service.context.model_names[0]
+    context = service.context
+    name = context.model_names[0]
     if settings.log_format == "json":
         logger.info("ready", extra={"url": url, "model": name, "seconds": round(seconds, 3)})
         return
-    body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello!"}]})
+    body: dict[str, object] = {"model": name}
+    if context.text.chat_template is not None:
+        route, body["messages"] = "chat/completions", [{"role": "user", "content": "Hello!"}]
+    else:
+        route, body["prompt"] = "completions", "Hello"
     key = ' -H "Authorization: Bearer $KEY"' if settings.api_keys else ""
     print(f"flare: {name} is served on {url} (ready in {seconds:.2f} s)")
     print(
-        f"try: curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'",
+        f"try: curl {url}/v1/{route}{key} -H 'Content-Type: application/json' "
+        f"-d '{json.dumps(body)}'",
         flush=True,
     )

@@ -43,7 +43,9 @@ async def chat_prompt(
     text = context.text
     template = text.chat_template
     if template is None:
-        raise ApiError(400, "This model has no chat template; use /v1/completions.", param="messages")
+        raise ApiError(
+            400, "This model has no chat template; use /v1/completions.", param="messages"
+        )
     check_template_fields(messages, fields)
 
     def work() -> tuple[int, ...]:

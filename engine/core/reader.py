@@ -24,6 +24,10 @@ from engine.errors import CoreError
 LARGEST_MANIFEST = 256 << 20
 """Bytes of the largest manifest that is read."""
 _THREADS = 8
+_HINT = (
+    "pass the directory that flare export wrote; a model becomes one with "
+    "flare export MODEL --output CORE"
+)
 
 
 class Core:
@@ -166,12 +170,17 @@ def open_core(path: Path) -> Core:
 def _root(path: Path) -> Path:
     try:
         root = path.resolve(strict=True)
+    except FileNotFoundError as error:
+        raise CoreFileError(
+            f"{path}: cannot open the core: there is nothing", hint=_HINT
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise CoreFileError(f"{path}: cannot open the core: {error}") from error
+    if root.is_file():
+        raise CoreFileError(f"{path}: expected the directory of a core, found a file", hint=_HINT)
     if not (root / MANIFEST).exists():
         raise CoreFileError(
-            f"{path}: expected the directory of a core, found no {MANIFEST} in it",
-            hint="pass the directory that flare export wrote",
+            f"{path}: expected the directory of a core, found no {MANIFEST} in it", hint=_HINT
         )
     return root
 

@@ -123,6 +123,13 @@ def _check_complete(kept: list[Graph], limits: LoadLimits, reasons: dict[str, st
         gaps.append(f"speculative {limits.speculative} needs a verify graph, none is eligible")
     if not gaps:
         return
+    if not kept:
+        shared = sorted(set(reasons.values()))
+        raise SelectionError(
+            f"no graph of the core can serve this run: every graph is {'; '.join(shared)}",
+            reasons,
+            hint="leave out --device, or export a core for this device and these settings",
+        )
     listed = "; ".join([*gaps, *(f"{graph}: {reason}" for graph, reason in reasons.items())])
     raise SelectionError(
         f"the separate graphs cannot serve this run: {listed}",
