@@ -170,6 +170,7 @@ def open_core(path: Path) -> Core:
 def _root(path: Path) -> Path:
     try:
         root = path.resolve(strict=True)
+        found = (root / MANIFEST).exists()
     except FileNotFoundError as error:
         raise CoreFileError(
             f"{path}: cannot open the core: there is nothing", hint=_HINT
@@ -178,7 +179,7 @@ def _root(path: Path) -> Path:
         raise CoreFileError(f"{path}: cannot open the core: {error}") from error
     if root.is_file():
         raise CoreFileError(f"{path}: expected the directory of a core, found a file", hint=_HINT)
-    if not (root / MANIFEST).exists():
+    if not found:
         raise CoreFileError(
             f"{path}: expected the directory of a core, found no {MANIFEST} in it", hint=_HINT
         )

@@ -234,7 +234,7 @@ def test_storage_may_not_name_another_file(core: Path) -> None:
         open_core(core)
 
 
-@pytest.mark.parametrize("folder", ["text", "storage"])
+@pytest.mark.parametrize("folder", [".", "text", "storage"])
 def test_a_folder_that_cannot_be_entered_is_named(public: Path, folder: str) -> None:
     (public / folder).chmod(0)
     with unprivileged(), pytest.raises(CoreFileError, match="Permission denied"):
