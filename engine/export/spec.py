@@ -10,19 +10,13 @@ from engine.kernels.numerics import KEY_TILE
 def model_spec(source: SourceModel, text: SourceText, quantization: str) -> ModelSpec:
     """Return the model's description for the manifest.
 
-    End tokens are the union of the checkpoint's configuration and its tokenizer. Raises
-    CheckpointError when the tokenizer and the model do not fit each other.
+    Raises CheckpointError when the tokenizer and the model do not fit each other.
     """
     if text.vocab_size > source.vocab_rows:
         raise CheckpointError(
             f"the tokenizer has {text.vocab_size} ids, "
             f"but the model embeds only {source.vocab_rows}",
             "Resize the model's embedding, or remove the added tokens.",
-        )
-    ends = tuple(sorted({*source.eos_ids, *text.eos_ids}))
-    if ends and ends[-1] >= text.vocab_size:
-        raise CheckpointError(
-            f"end token id {ends[-1]} lies outside the tokenizer's {text.vocab_size} ids"
         )
     return ModelSpec(
         id=source.name,
@@ -40,7 +34,7 @@ def model_spec(source: SourceModel, text: SourceText, quantization: str) -> Mode
         rope_theta=source.rope.theta,
         tied_head=source.tied_head,
         quantization=quantization,
-        eos_token_ids=ends,
+        eos_token_ids=text.eos_ids,
         kv=KVLayout(source.layers, source.kv_heads, source.head_dim, KEY_TILE),
         attention_bias=source.attention_bias,
     )

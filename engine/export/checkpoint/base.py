@@ -55,7 +55,6 @@ class SourceModel:
     """What a checkpoint says of its model. Sizes in elements; vocab_rows: rows of the embedding.
 
     attention_bias: q, k and v have biases. output_bias: the attention output has one.
-    eos_ids: end tokens that the checkpoint's configuration names (the tokenizer may add more).
     """
 
     name: str
@@ -73,14 +72,14 @@ class SourceModel:
     tied_head: bool
     attention_bias: bool
     output_bias: bool
-    eos_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """Text files of a core by name (engine/text), and the end tokens that the tokenizer names.
+    """Text files of a core by name (engine/text).
 
-    vocab_size: ids that the tokenizer knows.
+    eos_ids: end tokens that the checkpoint's configuration and its tokenizer name, sorted.
+    vocab_size: ids that the tokenizer knows; end tokens are among them.
     """
 
     files: dict[str, bytes]

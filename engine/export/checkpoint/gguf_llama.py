@@ -54,7 +54,6 @@ KNOWN_KEYS = frozenset(
 )
 """Keys of the groups below that are understood; any other would change what the model computes."""
 COMPUTING_GROUPS = ("llama.attention.", "llama.rope.", "llama.expert")
-END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,6 @@ def gguf_model(parsed: GgufFile, name: str | None) -> SourceModel:
         tied_head=TOP["head"] not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
-        eos_ids=_end_tokens(fields),
     )
     check_sizes(fields.source, model)
     return model
@@ -200,10 +198,3 @@ def _rope_factors(file: TensorFile, head_dim: int) -> tuple[float, ...] | None:
     if not np.all(np.isfinite(values) & (values > 0)):
         raise CheckpointError(f"{file.path}: {ROPE_FACTORS} must be positive numbers")
     return tuple(float(value) for value in values)
-
-
-def _end_tokens(fields: Fields) -> tuple[int, ...]:
-    ids: list[int] = []
-    for key in END_TOKEN_KEYS:
-        ids.extend(fields.ids(f"tokenizer.ggml.{key}"))
-    return tuple(dict.fromkeys(ids))

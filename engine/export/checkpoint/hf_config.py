@@ -1,4 +1,4 @@
-"""A Hugging Face Llama configuration (config.json, generation_config.json) as a source model."""
+"""A Hugging Face Llama configuration (config.json) as a source model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +60,6 @@ def hf_model(folder: Path, name: str) -> SourceModel:
         tied_head=fields.flag("tie_word_embeddings", False),
         attention_bias=bias,
         output_bias=bias,
-        eos_ids=_end_tokens(folder, fields),
     )
     check_sizes(fields.source, model)
     return model
@@ -117,11 +116,3 @@ def _llama3(rope: Fields, theta: float, context: int) -> RopeSpec:
         raise rope.wrong("high_freq_factor", f"greater than low_freq_factor {low}", high)
     original = rope.size("original_max_position_embeddings", context)
     return RopeSpec(theta, "llama3", rope.real("factor"), low, high, original)
-
-
-def _end_tokens(folder: Path, fields: Fields) -> tuple[int, ...]:
-    ids = list(fields.ids("eos_token_id"))
-    if (folder / "generation_config.json").exists():
-        name = "generation_config.json"
-        ids.extend(Fields(str(folder / name), read_json(folder, name)).ids("eos_token_id"))
-    return tuple(dict.fromkeys(ids))

@@ -74,7 +74,7 @@ def test_an_index_that_leaves_the_folder_is_refused(name: str, sharded: Path) ->
         open_hf(sharded)
 
 
-@pytest.mark.parametrize("which", ["shard", "config.json", INDEX, "generation_config.json"])
+@pytest.mark.parametrize("which", ["shard", "config.json", INDEX])
 def test_a_link_out_of_the_folder_is_refused(which: str, sharded: Path) -> None:
     victim = sorted(sharded.glob("model-*.safetensors"))[0] if which == "shard" else sharded / which
     outside = sharded.parent / "outside"
@@ -146,8 +146,6 @@ def test_index_and_shards_must_agree(sharded: Path) -> None:
         ({"hidden_size": 1 << 40}, "hidden_size"),
         ({"num_key_value_heads": 3}, "multiple"),
         ({"head_dim": 15}, "even"),
-        ({"eos_token_id": "2"}, "eos_token_id"),
-        ({"eos_token_id": 4096}, "4096"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
         ({"num_hidden_layers": 3}, r"model\.layers\.2\."),
         ({"num_hidden_layers": 1}, r"unexpected tensors: model\.layers\.1\."),
@@ -199,26 +197,6 @@ def test_both_spellings_of_the_rotary_settings(
 ) -> None:
     folder = save_hf(tiny_model(), tmp_path / "model", **changes)
     assert open_hf(folder).model.rope == expected
-
-
-@pytest.mark.parametrize(
-    ("config", "generation", "expected"),
-    [
-        (7, None, (7,)),
-        ([7, 9], None, (7, 9)),
-        (7, {"eos_token_id": 9}, (7, 9)),
-        (None, {"eos_token_id": [9, 7]}, (9, 7)),
-    ],
-)
-def test_end_tokens_are_the_union(
-    config: Any, generation: dict[str, Any] | None, expected: tuple[int, ...], tmp_path: Path
-) -> None:
-    folder = save_hf(tiny_model(), tmp_path / "model", eos_token_id=config)
-    path = folder / "generation_config.json"
-    path.unlink(missing_ok=True)
-    if generation is not None:
-        path.write_text(json.dumps(generation))
-    assert open_hf(folder).model.eos_ids == expected
 
 
 def container(header: object, data: bytes = b"") -> bytes:

@@ -156,6 +156,8 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     [
         ("generation_config__json", {"temperature": "hot"}, "temperature"),
         ("generation_config__json", {"top_p": 0}, "top_p"),
+        ("config__json", {"eos_token_id": "2"}, "eos_token_id"),
+        ("config__json", {"eos_token_id": 4096}, "4096"),
         ("generation_config__json", {"eos_token_id": "2"}, "eos_token_id"),
         ("generation_config__json", {"eos_token_id": 10**6}, "outside the vocabulary"),
         ("tokenizer_config__json", {"eos_token": "<absent>"}, "<absent>"),
