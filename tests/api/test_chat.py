@@ -184,10 +184,11 @@ async def test_a_conversation_without_any_token_is_refused() -> None:
         assert (await api.complete(prompt="x", max_tokens=1)).status_code == 200
 
 
-async def test_a_begin_token_of_template_and_tokenizer_is_there_once() -> None:
-    """The template writes it too: the same ids for the answer and for /tokenize."""
+@pytest.mark.parametrize("written", ["<|im_start|>", ""])
+async def test_a_begin_token_of_template_and_tokenizer_is_there_once(written: str) -> None:
+    """Whether the template writes it or not: the same ids for the answer and for /tokenize."""
     begin = piece_ids("<|im_start|>")[0]
-    template = "<|im_start|>{{ messages[0].content }}"
+    template = written + "{{ messages[0].content }}"
     async with serving_api(text=text_assets(template=template, begin=begin)) as api:
         (choice,) = await same(api, messages=HI, max_tokens=1)
         assert choice["message"]["content"]

@@ -110,6 +110,14 @@ def test_each_way_to_choose_serves_the_same_texts_from_the_same_bytes(cores: Cor
     assert digests(cores.mixed) == before
 
 
+def test_sigterm_in_the_middle_of_the_start_is_0(cores: Cores) -> None:
+    with server_process(flare("run", str(cores.mixed), "--port", "0")) as server:
+        server.url()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 0, server.stderr
+        assert "Traceback" not in server.stderr and "leaked" not in server.stderr
+
+
 def test_a_core_without_mixed_graphs(cores: Cores) -> None:
     config = serve(cores.separate).config
     assert (config["graphs"]["requested"], config["graphs"]["family"]) == (None, "separate")

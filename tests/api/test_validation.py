@@ -108,8 +108,6 @@ async def test_bad_values(api: Api, path: str, field: str, values: list[Any]) ->
         (TEXT, {"prompt": [VOCAB_SIZE]}, "prompt"),
         (TEXT, {"prompt": [-1]}, "prompt"),
         (TEXT, {"prompt": ["a"] * 1025}, "prompt"),
-        (TEXT, {"prompt": [1] * (MAX_PROMPT_IDS + 1)}, "prompt"),
-        (TEXT, {"prompt": [[1] * (MAX_PROMPT_IDS // 8)] * 9}, "prompt"),
         (TEXT, {"prompt": ["a"] * 9, "n": 128}, "n"),
         (TEXT, {"n": 3, "best_of": 2}, "best_of"),
         (TEXT, {"best_of": 5, "stream": True}, "best_of"),
@@ -245,6 +243,14 @@ async def test_content_type_must_be_json(api: Api, kind: str) -> None:
     )
     assert answer.status_code == 400
     assert "Content-Type" in answer.json()["error"]["message"]
+
+
+async def test_token_ids_are_bounded_before_each_is_looked_at(api: Api) -> None:
+    for prompt in ([1] * (MAX_PROMPT_IDS + 1), [[1] * (MAX_PROMPT_IDS // 8)] * 9):
+        error = await refused(api, TEXT, {"prompt": prompt})
+        assert (error["param"], error["code"]) == ("prompt", None)
+        assert str(MAX_PROMPT_IDS) in error["message"]
+    await api.alive()
 
 
 async def test_context_overflow_names_the_numbers(api: Api) -> None:
