@@ -9,8 +9,8 @@ from engine.load.select import LoadLimits
 SHARE = 0.6
 """Part of the memory left after weights and workspace that the KV pool may take by itself."""
 FILL = 4
-"""By itself the pool holds max_num_seqs sequences of 1 / FILL of the longest: few are that long, and
-what the prefix cache retains fills the pool in time, however large it is."""
+"""By itself the pool holds max_num_seqs sequences of 1 / FILL of the longest: few are that long,
+and what the prefix cache retains fills the pool in time, however large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def plan_budget(
     weights_bytes: tensors that the run keeps in memory, mapped ones too (page cache counts as
     available, but must stay). available_bytes: free now, before weights and workspace.
     kv_cache_bytes: size given by the user, else a share of what is left, at most what
-    max_num_seqs sequences of a quarter of max_model_len take, and one of the whole length. Raises DeviceError, naming need and have,
-    when not even one block fits.
+    max_num_seqs sequences of a quarter of max_model_len take, or one of the whole length. Raises
+    DeviceError, naming need and have, when not even one block fits.
     """
     left = available_bytes - weights_bytes - workspace_bytes
     uses = (
