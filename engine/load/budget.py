@@ -15,14 +15,12 @@ and what the prefix cache retains fills the pool in time, however large it is.""
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes by use, and the run's limits after the pool's size is known.
+    """The KV pool, and the run's longest sequence after its size is known.
 
     max_model_len: tokens of the longest sequence that is served; lower than asked when the pool
     is smaller than that, which ``message`` then says.
     """
 
-    weights_bytes: int
-    workspace_bytes: int
     num_blocks: int
     kv_bytes: int
     max_model_len: int
@@ -64,7 +62,7 @@ def plan_budget(
     length = min(limits.max_model_len, blocks * kv.block_size)
     message = _shortened(limits.max_model_len, length, blocks)
     kv_bytes = blocks * kv.bytes_per_block
-    return Budget(weights_bytes, workspace_bytes, blocks, kv_bytes, length, message)
+    return Budget(blocks, kv_bytes, length, message)
 
 
 def _check_given(kv_cache_bytes: int, left: int, uses: str) -> None:
