@@ -173,7 +173,7 @@ def _root(path: Path) -> Path:
         found = (root / MANIFEST).exists()
     except FileNotFoundError as error:
         raise CoreFileError(
-            f"{path}: cannot open the core: there is nothing", hint=_HINT
+            f"{path}: cannot open the core: no such file or directory", hint=_HINT
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise CoreFileError(f"{path}: cannot open the core: {error}") from error

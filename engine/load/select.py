@@ -59,6 +59,8 @@ def select(
         reason = ineligible_because(graph, limits)
         if reason is not None:
             reasons[graph.id] = reason
+    if len(reasons) == len(catalog.graphs):
+        raise _none_eligible(reasons)
     mixed = [graph for graph in catalog.graphs if graph.family is Family.MIXED]
     if requested and all(graph.id in reasons for graph in mixed):
         raise _no_mixed(mixed, reasons)
@@ -105,6 +107,15 @@ def _speculation_conflict(graph: Graph, limits: LoadLimits) -> str | None:
     return None
 
 
+def _none_eligible(reasons: dict[str, str]) -> SelectionError:
+    shared = "; ".join(sorted(set(reasons.values())))
+    return SelectionError(
+        f"no graph of the core can serve this run: every graph is {shared}",
+        reasons,
+        hint="leave out --device, or export a core for this device and these settings",
+    )
+
+
 def _no_mixed(mixed: Iterable[Graph], reasons: dict[str, str]) -> SelectionError:
     named = {graph.id: reasons[graph.id] for graph in mixed}
     if not named:
@@ -123,13 +134,6 @@ def _check_complete(kept: list[Graph], limits: LoadLimits, reasons: dict[str, st
         gaps.append(f"speculative {limits.speculative} needs a verify graph, none is eligible")
     if not gaps:
         return
-    if not kept:
-        shared = sorted(set(reasons.values()))
-        raise SelectionError(
-            f"no graph of the core can serve this run: every graph is {'; '.join(shared)}",
-            reasons,
-            hint="leave out --device, or export a core for this device and these settings",
-        )
     listed = "; ".join([*gaps, *(f"{graph}: {reason}" for graph, reason in reasons.items())])
     raise SelectionError(
         f"the separate graphs cannot serve this run: {listed}",

@@ -94,6 +94,15 @@ def test_a_missing_or_broken_core_is_3(tmp_path: Path, capsys: pytest.CaptureFix
             assert capsys.readouterr().err.startswith("flare: error: ")
 
 
+def test_a_path_that_is_no_core_leads_to_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    for path in (tmp_path / "model.gguf", tmp_path / "missing", tmp_path):
+        assert cli.main(["inspect", str(path)]) == 3
+        assert "flare export MODEL" in capsys.readouterr().err
+
+
 def test_report_shows_reasons_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
     error = SelectionError("no mixed graph", {"mixed-64": "too large"}, "leave it out")
     assert cli.report(error) == 4

@@ -89,7 +89,8 @@ def test_another_device_is_refused_with_a_reason_per_graph() -> None:
     for requested in (None, False, True):
         with pytest.raises(SelectionError, match="captured for cpu, this run uses cuda") as caught:
             select(WITH_MIXED, True, requested, limits)
-        assert set(MIXED) <= caught.value.reasons.keys()
+        assert {*SEPARATE, *MIXED} == caught.value.reasons.keys()
+        assert caught.value.hint and "--device" in caught.value.hint
 
 
 def test_mixed_graphs_of_another_device_only() -> None:
