@@ -163,9 +163,7 @@ def _model_info(manifest: Manifest, context_length: int) -> ModelInfo:
     model = manifest.model
     return ModelInfo(
         id=model.id,
-        architecture=model.architecture,
         context_length=context_length,
-        quantization=model.quantization,
         vocab_size=model.vocab_size,
         eos_token_ids=frozenset(model.eos_token_ids),
         core_digest=manifest.root_digest,

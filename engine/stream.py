@@ -19,11 +19,6 @@ class DeltaStream:
         self._ended = False
         self._on_close = on_close
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last delta was pushed, or the reader left."""
-        return self._ended
-
     def push(self, delta: TokenDelta) -> None:
         """Deliver a delta; the reader wakes once. Nothing follows one with a finish reason."""
         if self._ended:

@@ -100,9 +100,7 @@ class ModelInfo:
     """What the front needs to know of the loaded model. vocab_size: ids that may be sampled."""
 
     id: str
-    architecture: str
     context_length: int
-    quantization: str
     vocab_size: int
     eos_token_ids: frozenset[int]
     core_digest: str

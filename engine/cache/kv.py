@@ -33,15 +33,6 @@ class KVCache:
         self._prefix_cache = prefix_cache
 
     @property
-    def block_size(self) -> int:
-        return self._block_size
-
-    @property
-    def prefix_cache(self) -> bool:
-        """Whether prompt blocks are shared."""
-        return self._prefix_cache
-
-    @property
     def capacity(self) -> int:
         """Blocks that sequences can own in total."""
         return self._pool.capacity

@@ -56,7 +56,7 @@ class ChatTemplate:
 
     @cached_property
     def abilities(self) -> TemplateAbilities:
-        """What the template does with tools, tool calls and null content (probed once)."""
+        """What the template does with tool calls and null content (probed once)."""
         return probe_abilities(self._probe)
 
     def render(
@@ -145,12 +145,10 @@ class ChatTemplate:
             raise TemplateError(_reason(error)) from error
         return "".join(parts)
 
-    def _probe(
-        self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> str | None:
+    def _probe(self, messages: list[dict[str, Any]]) -> str | None:
         """Render a sample; None if the template refuses it."""
         try:
-            return self._run(messages, tools, False, {})
+            return self._run(messages, None, False, {})
         except TemplateError:
             return None
 

