@@ -1,6 +1,7 @@
 """What all subcommands share of argument parsing."""
 
 import argparse
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from engine.errors import SettingsError
@@ -20,7 +21,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise SettingsError(message, f"{self.prog} --help lists the options")
+        hint = f"{self.prog} --help lists the options"
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        word = unknown.split()[0].partition("=")[0] if unknown else ""
+        if close := get_close_matches(word, self._option_string_actions, n=1):
+            hint = f"did you mean {close[0]}? {hint}"
+        raise SettingsError(message, hint)
 
 
 def add_mixed_prefill(group: Any, text: str) -> None:

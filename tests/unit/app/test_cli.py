@@ -85,6 +85,11 @@ def test_usage_errors_are_2_with_one_line_and_a_hint(
     assert len(errors) <= 2 and all(line.startswith("hint: ") for line in errors[1:])
 
 
+def test_a_misspelt_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--api-key=secret"]) == 2
+    assert "did you mean --api-keys?" in capsys.readouterr().err
+
+
 def test_a_missing_or_broken_core_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     core = write_core(tmp_path / "a.core")
     (core / "core.json").write_bytes(b"{")
