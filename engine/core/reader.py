@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from engine.core.codec import MANIFEST, PROGRAMS, decode_manifest, decode_programs
 from engine.core.digests import combine, content_digest, piece_digest, pieces
 from engine.core.errors import CoreFileError, DigestMismatchError, LayoutMissingError
-from engine.core.paths import TEXT_FOLDER, inside
+from engine.core.paths import inside
 from engine.core.safetensors import NUMPY_DTYPES
-from engine.core.schema import Manifest, Section, StorageTensor
+from engine.core.schema import Manifest, Section
 from engine.core.validate_storage import validate_storage
 from engine.errors import CoreError
 
@@ -57,25 +57,6 @@ class Core:
         """The root digest: it covers every byte of the core."""
         return self.manifest.root_digest
 
-    @property
-    def text_dir(self) -> Path:
-        """The folder of the text files (digests already checked)."""
-        return self.path / TEXT_FOLDER
-
-    @property
-    def text_names(self) -> tuple[str, ...]:
-        """Names of the text files that the manifest lists."""
-        prefix = f"{TEXT_FOLDER}/"
-        paths = (section.path for section in self.manifest.sections)
-        return tuple(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
-
-    def text(self, name: str) -> bytes:
-        """Return the bytes of ``text/<name>``. Raises CoreFileError when the core has none."""
-        view = self._maps.get(f"{TEXT_FOLDER}/{name}")
-        if view is None:
-            raise CoreFileError(f"{TEXT_FOLDER}/{name}: expected in the manifest, found nothing")
-        return bytes(view)
-
     def tensor(self, name: str, rank: int = 0) -> NDArray[np.generic]:
         """Return a stored tensor as a read-only view of the mapped file (bfloat16 as uint16).
 
@@ -86,13 +67,6 @@ class Core:
             raise LayoutMissingError(f"storage: rank {rank} has no tensor {name!r}")
         data = self._maps[entry.file][entry.offset : entry.offset + entry.size]
         return np.frombuffer(data, NUMPY_DTYPES[entry.dtype]).reshape(entry.shape)
-
-    def entry(self, name: str, rank: int = 0) -> StorageTensor:
-        """Return a tensor's table entry. Raises LayoutMissingError."""
-        entry = self._tensors.get((rank, name))
-        if entry is None:
-            raise LayoutMissingError(f"storage: rank {rank} has no tensor {name!r}")
-        return entry
 
     def verify_storage(self) -> None:
         """Wait until every storage file is hashed. Raises DigestMismatchError naming the file."""

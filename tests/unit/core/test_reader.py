@@ -81,13 +81,8 @@ def test_tensors_come_back_as_written_and_read_only(core: Path) -> None:
             assert array.dtype == weight.array.dtype
             assert not array.flags.writeable
             assert array.ctypes.data % 64 == 0
-        assert opened.text("tokenizer.json") == b"{}"
-        assert opened.text_names == ("tokenizer.json",)
-        assert (opened.text_dir / "tokenizer.json").read_bytes() == b"{}"
         with pytest.raises(LayoutMissingError, match="rank 0 has no tensor 'none'"):
             opened.tensor("none")
-        with pytest.raises(CoreFileError, match="text/none"):
-            opened.text("none")
 
 
 def test_views_outlive_the_core(core: Path) -> None:
@@ -206,7 +201,8 @@ def test_other_files_have_no_meaning(core: Path) -> None:
     (core / "text" / "extra.json").write_text("{}")
     with open_core(core) as opened:
         opened.verify_storage()
-        assert opened.text_names == ("tokenizer.json",)
+        paths = [section.path for section in opened.manifest.sections]
+    assert not {"notes.txt", "text/extra.json"} & set(paths)
 
 
 @pytest.mark.parametrize(
