@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine import __version__
 from engine.errors import SettingsError
 
 MODEL = "smollm2"
-NAME = "smollm2-135m-instruct.core"
+NAME = f"smollm2-135m-instruct-{__version__}.core"
+"""Another version exports its own: a core's format and defaults may have changed."""
 CLEANUP_SECONDS = 10
 """How long an export that is called off may take to remove what it wrote."""
 
