@@ -38,7 +38,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code of the contract."""
+    """Run one command and return its exit code (docs/operations.md)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)

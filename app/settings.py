@@ -40,7 +40,7 @@ def _setting(default: object, group: str, text: str, *, secret: bool = False) ->
 
 
 class Settings(BaseSettings):
-    """Every variable of the contract (``FLARE_`` + the name in capitals), frozen."""
+    """Every setting; its variable is ``FLARE_`` and the name in capitals."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,

@@ -109,7 +109,7 @@ class Engine:
             self._loop.abort(request_id)
 
     def describe(self) -> dict[str, Any]:
-        """The ``/v1/config`` object (contract), without ``version``."""
+        """The ``/v1/config`` object, without ``version``."""
         return copy.deepcopy(self._description)
 
     async def drain(self, seconds: float) -> None:

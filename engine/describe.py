@@ -30,7 +30,7 @@ def describe(
     plans: Sequence[RankPlan],
     serving: Serving,
 ) -> dict[str, Any]:
-    """Build the object of the contract's ``GET /v1/config``, without ``version``."""
+    """Build the object of ``GET /v1/config``, without ``version``."""
     model, identity = manifest.model, manifest.identity
     return {
         "object": "config",
@@ -62,7 +62,7 @@ def describe(
 
 
 def selection_values(selection: Selection, counts: Counts) -> dict[str, Any]:
-    """Return the ``graphs`` object of ``/v1/config`` (contract)."""
+    """Return the ``graphs`` object of ``/v1/config``."""
     return {
         "requested": selection.requested,
         "family": selection.family.value,

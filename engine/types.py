@@ -142,7 +142,7 @@ class EngineClient(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """The ``/v1/config`` object (contract), without ``version``."""
+        """The ``/v1/config`` object, without ``version``."""
         ...
 
     async def drain(self, seconds: float) -> None:

@@ -177,7 +177,7 @@ def _note_classes(
     classes: dict[tuple[str, str], tuple[str, str]],
     where: str,
 ) -> None:
-    """Keep each (weight, role)'s class; a second one is the fault (design: row invariance)."""
+    """Keep each (weight, role)'s class; a second one would break row invariance."""
     for role in _ROLES:
         found = str(launch.attrs[f"{role}_class"])
         first, first_where = classes.setdefault((weight, role), (found, where))

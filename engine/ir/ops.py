@@ -2,7 +2,7 @@
 
 Row order inside a launch: first all rows of the *generated* role, then all rows of the
 *prompt* role; the logits rows follow the same order. ``linear`` takes its numerics class
-from the role, so a launch has at most one boundary (``BatchShape.generated_rows``).
+from the role, so a launch has at most one boundary (``BatchShape.generated_tokens``).
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ INPUTS: dict[str, tuple[str | int, ...]] = {
     "block_tables": ("seqs",),
     "logit_rows": ("logits",),
 }
-"""Host-filled int32 inputs that every program has, by name (design: input buffers).
+"""Host-filled int32 inputs that every program has, by name.
 
 token_ids[t]; positions[t]: absolute position in its sequence; slots[t]: cache slot
 ``block * block_size + offset`` that the row's key and value go to. Segment s owns rows
 ``seg_starts[s] .. seg_starts[s + 1]`` (the host fills seqs + 1 entries); seq_lens[s] is the
 number of keys that the segment's last row sees (its position + 1); block_tables[s] is the
-segment's row of block ids (row stride: the device's max_blocks_per_seq). logit_rows[l] is a
+segment's row of block ids (row stride: the device's max_blocks). logit_rows[l] is a
 row of the launch. All rows of a segment are consecutive positions of one sequence and one role.
 """
 
@@ -32,7 +32,7 @@ STATE = "kv_cache"
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """Names of an op's operands, in order, and the attributes it must and may carry."""
+    """Names of an op's operands, in order, and of its attributes, all of which it must carry."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -48,7 +48,7 @@ OPS: dict[str, OpSpec] = {
     # y = act(x @ W^T + bias) + residual. n, k: logical sizes of W. activation: "none" or
     # "silu_mul" (W holds panels gate, up, gate, up ...; y = silu(gate) * up is n / 2 wide).
     # layout: see engine/kernels/layouts.py. bias and residual are flags (bool) that say
-    # whether those optional inputs follow. rows: "tokens" or "logits".
+    # whether those optional inputs follow.
     # prompt_class / generated_class: numerics class per role (engine/kernels/numerics.py).
     "linear": OpSpec(
         ("x", "weight"),

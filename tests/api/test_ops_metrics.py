@@ -1,4 +1,4 @@
-"""/metrics: a fixed number of series, whatever clients send; the names of the contract."""
+"""/metrics: a fixed number of series, whatever clients send, under fixed names."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""Metrics: the contract's names, and what moves them."""
+"""Metrics: their names, and what moves them."""
 
 import asyncio
 
