@@ -9,6 +9,8 @@ from engine.core.schema import Catalog, Graph, Manifest
 from engine.core.strict import encode
 from engine.core.validate import validate
 from engine.describe import selection_values
+from engine.errors import SettingsError
+from engine.ir.print import format_program
 from engine.load.prune import Pruned, count, prune
 from engine.load.select import LoadLimits, Selection, select
 
@@ -45,6 +47,20 @@ def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any
             "sections": encode(manifest.sections),
             "selection": {**selection_values(selection, counts), "tuning": tuning},
         }
+
+
+def program_text(path: Path, graph_id: str) -> str:
+    """Return what a graph runs: its program's buffers, then one line per launch.
+
+    Raises CoreError, or SettingsError when the core has no such graph.
+    """
+    with open_core(path) as core:
+        validate(core.manifest)
+        catalog = core.manifest.catalog
+    programs = {graph.id: catalog.programs[graph.program] for graph in catalog.graphs}
+    if graph_id not in programs:
+        raise SettingsError(f"the core has no graph {graph_id!r}", f"one of: {', '.join(programs)}")
+    return format_program(programs[graph_id])
 
 
 def core_limits(manifest: Manifest) -> LoadLimits:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.commands.arguments import Parser, add_mixed_prefill
-from engine.inspection import inspect_core
+from engine.inspection import inspect_core, program_text
 
 DESCRIPTION = """\
 Show a core: identity, graphs, kernels, storage, tuning, and what a selection would retain and
@@ -20,16 +20,21 @@ prune. The core is opened read-only; nothing is loaded."""
 EXAMPLES = """\
   flare inspect my.core                       what the core's own default keeps
   flare inspect my.core --no-mixed-prefill    what that selection would prune
-  flare inspect my.core --json | jq .selection"""
+  flare inspect my.core --json | jq .selection
+  flare inspect my.core --program decode-1    what a replay of that graph does"""
 
 
 def main(arguments: list[str]) -> int:
-    """Print the core. Raises CoreError, or SelectionError when the request is refused."""
+    """Print the core, or one program of it. Raises what ``engine.inspection`` raises."""
     parser = Parser("inspect", DESCRIPTION, EXAMPLES)
     parser.add_argument("core", metavar="CORE", type=Path, help="path of the core")
     add_mixed_prefill(parser, "resolve this selection; neither: the core's default")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--program", metavar="GRAPH", help="print only this graph's launches")
     given = vars(parser.parse_args(arguments))
+    if "program" in given:
+        sys.stdout.write(program_text(given["core"], given["program"]))
+        return 0
     found = inspect_core(given["core"], given.get("mixed_prefill"))
     if "json" in given:
         print(json.dumps(found, indent=2))

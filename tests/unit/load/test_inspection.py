@@ -8,8 +8,8 @@ import pytest
 
 from engine.core.errors import DigestMismatchError, StorageInvalidError
 from engine.core.reader import open_core
-from engine.errors import CoreError, SelectionError
-from engine.inspection import inspect_core
+from engine.errors import CoreError, SelectionError, SettingsError
+from engine.inspection import inspect_core, program_text
 from engine.verification import Check, verify_core
 from tests.support.cores import CoreSpec, Weight, weights, write_core
 
@@ -118,3 +118,15 @@ def test_what_is_no_core_is_refused(tmp_path: Path) -> None:
     for function in (inspect_core, verify_core):
         with pytest.raises(CoreError):
             function(tmp_path)
+
+
+def test_a_program_is_listed_launch_by_launch(core: Path) -> None:
+    lines = program_text(core, "decode-2").splitlines()
+    assert lines[0].startswith("program decode-2 (tokens <= 2, seqs <= 2, logits <= 2)")
+    with open_core(core) as opened:
+        launches = opened.manifest.catalog.programs["decode-2"].launches
+    listed = lines[lines.index("  launches") + 1 :]
+    assert [f"<{launch.kernel}>" for launch in launches] == [x.split()[-1] for x in listed]
+    with pytest.raises(SettingsError, match="no graph 'decode-3'") as caught:
+        program_text(core, "decode-3")
+    assert "decode-2" in (caught.value.hint or "")
