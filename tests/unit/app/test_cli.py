@@ -143,6 +143,9 @@ def test_inspect_tells_what_a_selection_prunes(
     assert cli.main(["inspect", core, "--no-mixed-prefill"]) == 0
     text = capsys.readouterr().out
     assert "mixed-32" in text and "pruned" in text and "family separate" in text
+    assert cli.main(["inspect", core, "--program", "decode-1"]) == 0
+    assert "= paged_attention(" in capsys.readouterr().out
+    assert cli.main(["inspect", core, "--program", "decode-3"]) == 2
 
 
 def test_inspect_refuses_what_a_run_would_refuse(
