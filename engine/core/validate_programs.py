@@ -8,8 +8,8 @@ from engine.core.errors import NumericsConflictError
 from engine.core.schema import Catalog, Graph, Kernel, Manifest, StorageTensor
 from engine.ir.program import Buffer, Launch, Program, Space
 from engine.ir.verify import ProgramInvalidError, verify_programs
+from engine.kernels.layouts import PANEL
 
-_PANEL = 16
 _ROLES = ("prompt", "generated")
 _DTYPES = {"f32": "F32", "u8": "U8", "i32": "I32"}
 
@@ -168,7 +168,7 @@ _PACKED = {"embed": _sizes("vocab", "width"), "linear": _sizes("n", "k")}
 
 def _padded(n: Any) -> int:
     """Round up to whole panels: a head may be used with its padded width."""
-    return -(-int(n) // _PANEL) * _PANEL
+    return -(-int(n) // PANEL) * PANEL
 
 
 def _note_classes(

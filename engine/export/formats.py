@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
 from engine.export.checkpoint.base import SourceTensor
+from engine.kernels.numerics import GROUP
 
 U8 = NDArray[np.uint8]
 U16 = NDArray[np.uint16]
 F16 = NDArray[np.float16]
 F32 = NDArray[np.float32]
-GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 import numpy as np
 
 from engine.errors import CheckpointError
-from engine.export.formats import F16, F32, GROUP, EightBit, FourBit
+from engine.export.formats import F16, F32, EightBit, FourBit
+from engine.kernels.numerics import GROUP
 
 
 def quantize_eight_bit(name: str, values: F32) -> EightBit:

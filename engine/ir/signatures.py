@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from engine.ir.ops import INPUTS, STATE
 from engine.ir.program import Attr, Dim, DType, Launch, Space
+from engine.kernels.layouts import LAYOUTS, PANEL
+from engine.kernels.numerics import GROUP, NumericsClass
 
 _VALUES = frozenset({Space.TEMP, Space.OUTPUT})
 _ROWS = ("tokens", "logits")
@@ -37,15 +40,15 @@ class Signature:
 ATTRIBUTES: Mapping[str, type | tuple[str, ...]] = {
     "vocab": int,
     "width": int,
-    "layout": ("q4p16", "q8p16", "bf16p16"),
+    "layout": tuple(LAYOUTS),
     "eps": float,
     "n": int,
     "k": int,
     "activation": ("none", "silu_mul"),
     "bias": bool,
     "residual": bool,
-    "prompt_class": ("int8_g32", "bf16_t32"),
-    "generated_class": ("int8_g32", "bf16_t32"),
+    "prompt_class": get_args(NumericsClass),
+    "generated_class": get_args(NumericsClass),
     "heads": int,
     "kv_heads": int,
     "head_dim": int,
@@ -150,20 +153,25 @@ def relations(launch: Launch) -> str | None:
             return f"{heads} heads are no multiple of {kv_heads} KV heads"
         if dim % 2:
             return f"head_dim {dim} is odd"
-    if launch.op == "embed" and attrs["layout"] != "bf16p16" and _int(attrs, "width") % 32:
-        return f"width {attrs['width']} is no multiple of 32, which {attrs['layout']} needs"
-    return None
+    return _columns(attrs, "width") if launch.op == "embed" else None
+
+
+def _columns(attrs: Mapping[str, Attr], name: str) -> str | None:
+    layout, columns = LAYOUTS[str(attrs["layout"])], _int(attrs, name)
+    if layout.pad_k or columns % GROUP == 0:
+        return None
+    return f"{name} {columns} is no multiple of {GROUP}, which {layout.name} needs"
 
 
 def _linear_relations(attrs: Mapping[str, Attr]) -> str | None:
-    layout, classes = attrs["layout"], (attrs["prompt_class"], attrs["generated_class"])
-    if layout == "bf16p16" and "int8_g32" in classes:
-        return "class int8_g32 needs quantised weights, the layout is bf16p16"
-    if layout != "bf16p16" and _int(attrs, "k") % 32:
-        return f"k {attrs['k']} is no multiple of 32, which {layout} needs"
-    if attrs["activation"] == "silu_mul" and _int(attrs, "n") % 32:
-        return f"n {attrs['n']} is no multiple of 32: silu_mul takes panels in pairs"
-    return None
+    layout = LAYOUTS[str(attrs["layout"])]
+    for role in ("prompt_class", "generated_class"):
+        if attrs[role] not in layout.classes:
+            return f"{role}: no kernel computes {attrs[role]} on {layout.name}"
+    pair = 2 * PANEL
+    if attrs["activation"] == "silu_mul" and _int(attrs, "n") % pair:
+        return f"n {attrs['n']} is no multiple of {pair}: silu_mul takes panels in pairs"
+    return _columns(attrs, "k")
 
 
 def fits(operand: Operand, shape: tuple[Dim, ...], rows: str) -> bool:

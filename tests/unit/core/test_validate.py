@@ -250,7 +250,7 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     ),
     "class of another layout": (
         attr("linear", "decode-1", prompt_class="bf16_t32", generated_class="int8_g32"),
-        ProgramInvalidError, "class int8_g32 needs quantised",
+        ProgramInvalidError, "no kernel computes int8_g32 on bf16p16",
     ),
     "kernel of another class": (
         lambda m: with_catalog(

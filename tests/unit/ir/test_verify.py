@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "unknown class": (with_attr("linear", "prompt_class", "fp8"), "prompt_class: expected one of"),
     "class needs quantised": (
         with_attr("linear", "generated_class", "int8_g32"),
-        "class int8_g32 needs quantised weights",
+        "generated_class: no kernel computes int8_g32 on bf16p16",
     ),
     "heads": (with_attr("paged_attention", "kv_heads", 3), "4 heads are no multiple of 3"),
     "odd head_dim": (with_attr("paged_attention", "head_dim", 17), "head_dim 17 is odd"),
