@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 def features() -> dict[str, bool]:
     """Instruction sets that this processor (and operating system) gives: avx2, avx512, amx, neon.
 
-    avx2 = AVX2, FMA and F16C; avx512 = F, BW, VL, DQ, VNNI and BF16; amx = avx512 and AMX-TILE,
-    AMX-INT8, AMX-BF16 with permission granted; neon = ASIMD with dot products.
+    avx2 = AVX2, FMA and F16C; avx512 = F, BW, VL, DQ, VNNI and BF16; amx = avx512 and VBMI,
+    AMX-TILE, AMX-INT8, AMX-BF16 with permission granted; neon = ASIMD with dot products.
     """
 
 class ThreadPool:

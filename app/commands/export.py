@@ -70,6 +70,12 @@ def _add_capture(group: Any) -> None:
         help="weights; keep: as stored (default for GGUF), none: bfloat16 (default otherwise)",
     )
     group.add_argument(
+        "--activations",
+        choices=("bf16", "int8"),
+        help="of generated tokens, where weights are quantised (default: bf16); int8 is less "
+        "accurate, and faster without AVX-512",
+    )
+    group.add_argument(
         "--tuning",
         choices=("fast", "balanced", "audit"),
         help="how kernels are chosen; fast: heuristics, in seconds (default)",

@@ -60,7 +60,9 @@ Features detect() {
   f.avx2 = ymm && all(one.ecx, bit(12) | bit(29)) && all(seven.ebx, bit(5));
   f.avx512 = f.avx2 && zmm && all(seven.ebx, bit(16) | bit(17) | bit(30) | bit(31)) &&
              all(seven.ecx, bit(11)) && all(seven_one.eax, bit(5));
-  f.amx = f.avx512 && tiles && all(seven.edx, bit(22) | bit(24) | bit(25)) && amx_permitted();
+  // Beside tiles: VBMI, which every processor with tiles has.
+  f.amx = f.avx512 && tiles && all(seven.edx, bit(22) | bit(24) | bit(25)) &&
+          all(seven.ecx, bit(1)) && amx_permitted();
   return f;
 }
 

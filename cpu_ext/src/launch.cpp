@@ -216,9 +216,12 @@ Step read_norm(const Reader& r) {
 
 Numerics read_class(const Reader& r, const char* name, Layout layout) {
   const Numerics found = r.choice<Numerics>(
-      name, {{"int8_g32", Numerics::int8_g32}, {"bf16_t32", Numerics::bf16_t32}});
+      name, {{"int8_g32", Numerics::int8_g32},
+             {"bf16_t32", Numerics::bf16_t32},
+             {"bf16_g32", Numerics::bf16_g32}});
   if (!linear_supports(layout, found)) {
-    r.fail(std::string(name) + " int8_g32 needs a quantised layout");
+    const char* named = found == Numerics::int8_g32 ? " int8_g32" : " bf16_g32";
+    r.fail(std::string(name) + named + " needs a quantised layout");
   }
   return found;
 }

@@ -6,12 +6,14 @@
 #include "linear_geometry.h"
 
 #include "linear_dot_avx512.inl"
+#include "linear_tiles.inl"
 #include "linear_rows.inl"
 #include "linear_store.inl"
 #include "linear_int8.inl"
 #include "linear_bf16.inl"
-#include "linear_tiles.inl"
+#include "linear_bf16_g32.inl"
 #include "linear_amx_int8.inl"
 #include "linear_amx_bf16.inl"
+#include "linear_amx_bf16_g32.inl"
 #include "linear_run.inl"
 #endif

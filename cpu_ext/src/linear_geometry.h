@@ -5,7 +5,9 @@
 // after another, so that a kernel walks it forwards:
 //   int8_g32: per group R' x 32 bytes of codes, R' float scales s, R' words (float s * sum for
 //             layouts with minima, int32 -128 * sum for q8p16): 40 R' bytes;
-//   bf16_t32: per group R' x 32 values, as bfloat16 for tiles and as float32 for vectors.
+//   bf16_t32: per group R' x 32 values, as bfloat16 for tiles and as float32 for vectors;
+//   bf16_g32: as bf16_t32, and after the last group, per group R' float sums S. For tiles, the rows
+//             of a group are 16, zeros after the first R'.
 #pragma once
 
 #include "flare/linear.h"
@@ -18,7 +20,8 @@ constexpr int kBlockRows = 16; // rows of a row block
 constexpr int kCodeRowBytes = 40;
 constexpr int kTileBytes = 1024;  // 16 pairs x 16 columns x 2 bfloat16
 constexpr int kSumStride = 256;           // floats of a panel's 16 x 16 sums
-constexpr size_t kSumBytes = 6 * 1024;    // two row blocks x two panels, and two of integers
+constexpr size_t kSumBytes = 8 * 1024;    // two row blocks x two panels, and four of products
+constexpr size_t kPage = 4096;  // of memory addresses that look alike to a load
 constexpr size_t kSlack = 4096;   // tiles may be loaded past the last rows; never used as values
 
 static inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -28,10 +31,16 @@ static inline int block_bytes(Layout layout) {
   return layout == Layout::q4p16 ? 320 : layout == Layout::q8p16 ? 544 : kTileBytes;
 }
 
+// Bytes of a row of bf16_g32, the largest class, in a block of 16.
+static inline size_t g32_row_bytes(int groups) {
+  const size_t group = (kGroup + 1) * sizeof(float);
+  return static_cast<size_t>(groups) * group + 2 * kPage / kBlockRows;
+}
+
 // Bytes of `rows` converted rows of one role, worst class.
 static inline size_t span_bytes(int rows, int groups) {
   const size_t padded = static_cast<size_t>(ceil_div(rows, kBlockRows)) * kBlockRows;
-  return padded * static_cast<size_t>(groups) * kGroup * sizeof(float) + kSlack;
+  return padded * g32_row_bytes(groups) + kSlack;
 }
 
 // One thread's area: one converted row, a pair of panels as tiles, accumulators.
@@ -40,8 +49,8 @@ struct ThreadArea {
   explicit ThreadArea(int groups) {
     const size_t k = static_cast<size_t>(groups);
     row = 0;
-    tiles = row + align64(k * kGroup * sizeof(float) + kSlack);
-    sums = tiles + 2 * k * kTileBytes;
+    tiles = row + align64(k * (kTileBytes + 64) + 2 * kPage + kSlack);
+    sums = tiles + 2 * k * kTileBytes + 3 * kPage;
     bytes = sums + kSumBytes + 64;
   }
 };

@@ -13,4 +13,5 @@ constexpr int kTileRows = 2;  // rows whose sums and chains fit the registers (l
 #include "linear_store.inl"
 #include "linear_int8.inl"
 #include "linear_bf16.inl"
+#include "linear_bf16_g32.inl"
 #include "linear_run.inl"

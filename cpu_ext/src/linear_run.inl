@@ -4,8 +4,6 @@ namespace flare {
 namespace FLARE_ISA_NS {
 
 #if !defined(FLARE_TILES)
-struct TileUse {};
-
 static void span_int8(const Work& work, const Span& span, Panels panels, TileUse&) {
   const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
   const int blocks = ceil_div(span.rows, kBlockRows);
@@ -15,6 +13,20 @@ static void span_int8(const Work& work, const Span& span, Panels panels, TileUse
     for (int p = 0; p < panels.count; ++p) {
       int8_block(work.args.layout, w + p * work.panel_bytes, work.groups, base, rows,
                  work.sums + p * kSumStride);
+    }
+    finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
+  }
+}
+
+static void span_g32(const Work& work, const Span& span, Panels panels, TileUse&) {
+  const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
+  const int blocks = ceil_div(span.rows, kBlockRows);
+  for (int block = 0; block < blocks; ++block) {
+    const int rows = rows_in_block(span, block);
+    const uint8_t* base = block_base(span, work.groups, block);
+    for (int p = 0; p < panels.count; ++p) {
+      g32_block(work.args.layout, w + p * work.panel_bytes, work.groups, base, rows,
+                work.sums + p * kSumStride);
     }
     finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
   }
@@ -51,10 +63,10 @@ static void walk_panels(const Work& work, const Spans& spans, Share units, int u
   for (int panel = units.begin * unit; panel < end; panel += 2) {
     const Panels here = {panel, end - panel < 2 ? 1 : 2};
     for (int i = 0; i < spans.count; ++i) {
-      if (spans.span[i].numerics == Numerics::int8_g32) {
-        span_int8(work, spans.span[i], here, use);
-      } else {
-        span_bf16(work, spans.span[i], here, use);
+      switch (spans.span[i].numerics) {
+        case Numerics::int8_g32: span_int8(work, spans.span[i], here, use); break;
+        case Numerics::bf16_g32: span_g32(work, spans.span[i], here, use); break;
+        case Numerics::bf16_t32: span_bf16(work, spans.span[i], here, use); break;
       }
     }
   }
@@ -73,10 +85,11 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
   // while it holds a piece: then no later phase can have overwritten the row.
   bool convert_own = args.rows == 1;
   const Spans spans = make_spans(args, groups, convert_own ? own + area.row : scratch);
+  TileUse use;
   Share piece;
   if (!convert_own) {
     crew_begin(crew, tid, args.rows, ceil_div(args.rows, crew_threads(crew) * kPieces));
-    while (crew_next(crew, tid, &piece)) convert_rows(args, spans, groups, piece);
+    while (crew_next(crew, tid, &piece)) convert_rows(args, spans, groups, piece, use);
   }
   const size_t panel_bytes = static_cast<size_t>(groups) * block_bytes(args.layout);
   const Work work{args, groups, panel_bytes, own + area.tiles,
@@ -85,10 +98,9 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
   const int units = ceil_div(args.n, kPanel * unit);
   // Pieces of whole pairs of panels, which the kernels walk together.
   const int grain = ceil_div(units * unit, crew_threads(crew) * kPieces * 2) * 2 / unit;
-  TileUse use;
   crew_begin(crew, tid, units, grain);
   while (crew_next(crew, tid, &piece)) {
-    if (convert_own) convert_rows(args, spans, groups, Share{0, 1});
+    if (convert_own) convert_rows(args, spans, groups, Share{0, 1}, use);
     convert_own = false;
     walk_panels(work, spans, piece, unit, use);
   }

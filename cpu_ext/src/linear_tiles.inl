@@ -19,25 +19,26 @@ class TileUse {
  public:
   TileUse() = default;
   ~TileUse() {
-    if (k_bytes_ != 0) asm volatile("tilerelease" ::: "memory");
+    if (key_ != 0) asm volatile("tilerelease" ::: "memory");
   }
   TileUse(const TileUse&) = delete;
   TileUse& operator=(const TileUse&) = delete;
 
-  // k_bytes: bytes of one row along k (64: 32 bfloat16; 32: 32 int8).
-  void shape(int k_bytes) {
-    if (k_bytes == k_bytes_) return;
-    k_bytes_ = k_bytes;
+  // k_bytes: bytes of one row along k (64: 32 bfloat16; 32: 32 int8). rows, columns: of the sums.
+  void shape(int k_bytes, int rows = 16, int columns = 16) {
+    const int key = (k_bytes << 16) | (rows << 8) | columns;
+    if (key == key_) return;
+    key_ = key;
     TileShape shape;
     for (int t = 0; t < 8; ++t) {
-      shape.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? k_bytes : 64);
-      shape.rows[t] = static_cast<uint8_t>(t >= 6 ? k_bytes / 4 : 16);
+      shape.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? k_bytes : 4 * columns);
+      shape.rows[t] = static_cast<uint8_t>(t >= 6 ? k_bytes / 4 : rows);
     }
     asm volatile("ldtilecfg %0" ::"m"(shape) : "memory");
   }
 
  private:
-  int k_bytes_ = 0;
+  int key_ = 0;
 };
 
 template <int T>

@@ -41,7 +41,7 @@ def _export(
 ) -> Path:
     limits = resolve_limits(config, checkpoint.model.context_length)
     quantization = config.quantization or checkpoint.default_quantization
-    plan = plan_weights(checkpoint, quantization, limits.max_model_len)
+    plan = plan_weights(checkpoint, quantization, limits.max_model_len, config.activations)
     text = source_text(checkpoint)
     model = model_spec(checkpoint.model, text, plan.label)
     shown.advance()
@@ -89,6 +89,7 @@ def _identity(
         **asdict(limits),
         "mixed_prefill": config.mixed_prefill,
         "quantization": quantization,
+        "activations": config.activations,
     }
     return Identity(
         flare_version=__version__,

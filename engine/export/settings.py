@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engine.core.schema import DeviceName, Limits, Tuning
 from engine.errors import SettingsError
-from engine.export.weights import Quantization
+from engine.export.weights import Activations, Quantization
 
 DEFAULT_CONTEXT = 8192
 """Largest context length that is taken without being asked for."""
@@ -20,7 +20,8 @@ class ExportConfig:
 
     model: a GGUF file, a Hugging Face directory, or "smollm2". mixed_prefill: capture the mixed
     family too, and serve it unless a run says otherwise. quantization: "keep" (GGUF's default)
-    stores what the checkpoint stores, "none" (the default otherwise) bfloat16.
+    stores what the checkpoint stores, "none" (the default otherwise) bfloat16. activations: what
+    generated rows (and the head's) are rounded to where weights are quantised.
     """
 
     model: str
@@ -29,6 +30,7 @@ class ExportConfig:
     device: DeviceName = "cpu"
     mixed_prefill: bool = True
     quantization: Quantization | None = None
+    activations: Activations = "bf16"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_step_tokens: int = 512

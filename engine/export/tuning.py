@@ -62,7 +62,7 @@ def _shapes(program: Program) -> Iterable[tuple[Launch, int]]:
 
 
 def _shape_key(launch: Launch) -> str:
-    """(op, format and classes, sizes), as in ``linear/q4p16/960x576``."""
+    """(op, format and classes, sizes), as in ``linear/bf16p16.bf16_t32/960x576``."""
     attrs = launch.attrs
     names = {"embed": ("vocab", "width"), "linear": ("n", "k")}.get(
         launch.op, ("width",) if "width" in attrs else ("heads", "kv_heads", "head_dim")

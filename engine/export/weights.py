@@ -21,9 +21,12 @@ from engine.kernels.layouts import (
     pack_q8,
     packed_bytes,
 )
-from engine.kernels.numerics import GROUP
+from engine.kernels.numerics import GROUP, NumericsClass
 
 Quantization = Literal["none", "int8", "int4", "keep"]
+Activations = Literal["bf16", "int8"]
+"""What generated rows are rounded to where weights are quantised."""
+GENERATED_CLASS: Mapping[Activations, NumericsClass] = {"bf16": "bf16_g32", "int8": "int8_g32"}
 LAYOUT_OF_SOURCE: Mapping[SourceDType, str] = {
     "Q4_0": "q4p16",
     "Q4_1": "q4p16",
@@ -63,7 +66,10 @@ class WeightPlan:
 
 
 def plan_weights(
-    checkpoint: Checkpoint, quantization: Quantization, max_model_len: int
+    checkpoint: Checkpoint,
+    quantization: Quantization,
+    max_model_len: int,
+    activations: Activations = "bf16",
 ) -> WeightPlan:
     """Decide names, fusions, layouts and classes from the stored formats; reads no values."""
     model, notes = checkpoint.model, list[tuple[str, str]]()
@@ -72,7 +78,7 @@ def plan_weights(
     for name, fusion in fusions.items():
         sources = [checkpoint.dtype(part) for part in fusion.parts]
         layout, remarks = choose_layout(fusion, sources, quantization)
-        shapes[name] = _packed_shape(name, fusion, layout)
+        shapes[name] = _packed_shape(name, fusion, layout, GENERATED_CLASS[activations])
         notes.extend((name, remark) for remark in remarks)
     plain = dict(_plain(model))
     for name, (size, _) in plain.items():
@@ -151,13 +157,12 @@ def _plain(model: SourceModel) -> Iterable[tuple[str, tuple[int, tuple[str, ...]
     yield "norm", (model.hidden, ("norm",))
 
 
-def _packed_shape(name: str, fusion: Fusion, layout: str) -> PackedShape:
-    """Classes: quantised linears take int8 rows for generated tokens and bf16 for prompts; the
-    head takes int8 for both, so that a logits row has one class whatever its role."""
+def _packed_shape(name: str, fusion: Fusion, layout: str, preferred: NumericsClass) -> PackedShape:
+    """Classes: quantised linears take the preferred one for generated tokens and bf16_t32 for
+    prompts; the head takes it for both, so that a logits row has one class whatever its role."""
     n = sum(fusion.rows)
-    quantised = "int8_g32" in LAYOUTS[layout].classes
-    generated = "int8_g32" if quantised else "bf16_t32"
-    prompt = "int8_g32" if quantised and fusion.lookup else "bf16_t32"
+    generated = preferred if preferred in LAYOUTS[layout].classes else "bf16_t32"
+    prompt = generated if fusion.lookup else "bf16_t32"
     stored = (packed_bytes(layout, n, fusion.k),)
     return PackedShape(name, layout, n, fusion.k, stored, prompt, generated)
 

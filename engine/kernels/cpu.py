@@ -53,18 +53,21 @@ class CpuKernel:
         )
 
 
-def _linear(layout: str, suffix: str, prompt: str, generated: str) -> CpuKernel:
-    return CpuKernel(f"cpu.linear.{layout}{suffix}", "linear", layout, prompt, generated)
+def _linear(layout: str, prompt: str, generated: str) -> CpuKernel:
+    """The id names the class of generated rows, then that of prompt rows where it is another."""
+    classes = ".".join(dict.fromkeys((generated, prompt)))
+    return CpuKernel(f"cpu.linear.{layout}.{classes}", "linear", layout, prompt, generated)
 
 
 def _table() -> Iterable[CpuKernel]:
     for layout in ("q4p16", "q8p16", "bf16p16"):
         yield CpuKernel(f"cpu.embed.{layout}", "embed", layout)
     for layout in ("q4p16", "q8p16"):
-        yield _linear(layout, "", "bf16_t32", "int8_g32")
-        yield _linear(layout, ".int8", "int8_g32", "int8_g32")
-        yield _linear(layout, ".bf16", "bf16_t32", "bf16_t32")
-    yield _linear("bf16p16", "", "bf16_t32", "bf16_t32")
+        for generated in ("bf16_g32", "int8_g32"):
+            yield _linear(layout, "bf16_t32", generated)
+            yield _linear(layout, generated, generated)
+        yield _linear(layout, "bf16_t32", "bf16_t32")
+    yield _linear("bf16p16", "bf16_t32", "bf16_t32")
     yield CpuKernel("cpu.rms_norm", "rms_norm")
     yield CpuKernel("cpu.rope_store_kv", "rope_store_kv")
     yield CpuKernel("cpu.paged_attention", "paged_attention", None, "bf16_t64", "f32_t64")

@@ -55,12 +55,14 @@ class PackedLayout:
     classes: tuple[NumericsClass, ...]
 
 
+_QUANTISED: tuple[NumericsClass, ...] = ("bf16_g32", "bf16_t32", "int8_g32")
+
 LAYOUTS: Mapping[str, PackedLayout] = MappingProxyType(
     {
         layout.name: layout
         for layout in (
-            PackedLayout("q4p16", 320, 256, True, True, False, ("int8_g32", "bf16_t32")),
-            PackedLayout("q8p16", 544, 512, True, False, False, ("int8_g32", "bf16_t32")),
+            PackedLayout("q4p16", 320, 256, True, True, False, _QUANTISED),
+            PackedLayout("q8p16", 544, 512, True, False, False, _QUANTISED),
             PackedLayout("bf16p16", 1024, 1024, False, False, True, ("bf16_t32",)),
         )
     }

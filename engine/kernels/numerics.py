@@ -12,6 +12,19 @@ int8_g32
     ``acc = fma(float(dot), d * s, acc)`` and, for layouts with minima,
     ``acc = fma(m, s * float(sum), acc)``; d and m are the group's scale and minimum, widened to
     float32. Products in parentheses are rounded to float32.
+bf16_g32
+    Activations are rounded to bfloat16 (nearest even); the codes of a quantised weight stay exact,
+    and the group's factors come after. For activations a and values v of a group of 32, T(a, v) is
+    the order of TDPBF16PS from zero: ``even = fma`` chain over elements 0, 2, .. 30 starting from
+    0, ``odd`` the chain over 1, 3, .. 31, ``T = 0 + (even + odd)`` (the 0 makes a zero positive).
+    Groups ascending, acc starting from 0, float32 with subnormals flushed to zero:
+
+    - with minima: ``acc = fma(16 d, T(a, 1 + code / 16), acc)``, then
+      ``acc = fma(fma(-16, d, m), T(a, 1), acc)``. The sixteenth puts a code of four bits in the
+      fraction of a bfloat16; 16 d is exact.
+    - without minima: ``acc = fma(d, T(a, code), acc)``.
+
+    Quantised layouts only.
 bf16_t32
     Activations and weights are rounded to bfloat16 (nearest even; a quantised weight is first
     dequantised in float32 as ``fma(code, d, m)``). k is walked in blocks of 32: within a block
@@ -22,7 +35,7 @@ bf16_t32
 
 from typing import Literal
 
-NumericsClass = Literal["int8_g32", "bf16_t32"]
+NumericsClass = Literal["bf16_g32", "bf16_t32", "int8_g32"]
 GROUP = 32
 """Values per quantisation group, and k per bf16 block."""
 KEY_TILE = 64

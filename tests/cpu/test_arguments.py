@@ -113,7 +113,11 @@ def placed(launch: NativeLaunch, inputs: list[Any], outputs: list[Any]) -> Nativ
         (changed(LINEAR, k=48), "k must be a multiple of 32"),
         (changed(LINEAR, k=64), "weight must have"),
         (changed(LINEAR, layout="q2"), "unknown layout 'q2'"),
-        (changed(LINEAR, layout="bf16p16"), "int8_g32 needs a quantised layout"),
+        (changed(LINEAR, layout="bf16p16"), "generated_class int8_g32 needs a quantised layout"),
+        (
+            changed(LINEAR, layout="bf16p16", prompt_class="bf16_g32"),
+            "prompt_class bf16_g32 needs a quantised layout",
+        ),
         (changed(LINEAR, activation="relu"), "unknown activation 'relu'"),
         (changed(LINEAR, activation="silu_mul"), "n must be a multiple of 32"),
         (changed(LINEAR, prompt_class="fp8"), "unknown prompt_class 'fp8'"),

@@ -124,10 +124,10 @@ def test_an_unknown_kernel_is_refused_by_name() -> None:
 def test_a_kernel_of_another_class_is_refused() -> None:
     graph = next(graph for graph in PARTS.graphs if graph.id == "prefill-8")
     launches = [
-        replace(launch, kernel="cpu.linear.q4p16.int8") if launch.op == "linear" else launch
+        replace(launch, kernel="cpu.linear.q4p16.int8_g32") if launch.op == "linear" else launch
         for launch in program().launches
     ]
-    with pytest.raises(DeviceError, match=r"cpu.linear.q4p16.int8 has (prompt_class|layout)"):
+    with pytest.raises(DeviceError, match=r"cpu.linear.q4p16.int8_g32 has (prompt_class|layout)"):
         device().instantiate(graph, replace(program(), launches=tuple(launches)))
 
 
@@ -210,7 +210,8 @@ def test_the_kernel_table_describes_itself() -> None:
     every = cpu_kernels(CPU_KERNELS)
     assert [kernel.id for kernel in every] == list(CPU_KERNELS)
     assert {kernel.device for kernel in every} == {"cpu"}
-    assert linear_kernel("q4p16", "bf16_t32", "int8_g32") == "cpu.linear.q4p16"
+    assert linear_kernel("q4p16", "bf16_t32", "int8_g32") == "cpu.linear.q4p16.int8_g32.bf16_t32"
+    assert linear_kernel("q8p16", "bf16_g32", "bf16_g32") == "cpu.linear.q8p16.bf16_g32"
     with pytest.raises(DeviceError, match="no linear kernel for layout 'bf16p16'"):
         linear_kernel("bf16p16", "int8_g32", "int8_g32")
     with pytest.raises(DeviceError, match=r"'cpu\.magic'"):

@@ -18,7 +18,7 @@ from tests.support.native import ISAS, aligned
 
 F32 = NDArray[np.float32]
 SIZES = {
-    "q4p16": [(48, 96), (21, 64), (96, 576)],
+    "q4p16": [(48, 96), (21, 64), (96, 576), (16, 2080)],
     "q8p16": [(48, 96), (37, 32), (96, 576)],
     "bf16p16": [(48, 96), (37, 70), (96, 576), (16, 2)],
 }
@@ -33,6 +33,10 @@ MIXED = [
     ("q4p16", "bf16_t32", "int8_g32"),
     ("q8p16", "int8_g32", "bf16_t32"),
     ("q8p16", "int8_g32", "int8_g32"),
+    ("q4p16", "bf16_g32", "bf16_t32"),
+    ("q4p16", "int8_g32", "bf16_g32"),
+    ("q8p16", "bf16_g32", "bf16_t32"),
+    ("q8p16", "bf16_g32", "bf16_g32"),
     ("bf16p16", "bf16_t32", "bf16_t32"),
 ]
 
@@ -53,7 +57,8 @@ class Weight:
             return numerics.bf16_t32(x, self.dense)
         assert self.parts.scales is not None
         minima = self.parts.minima
-        return numerics.int8_g32(
+        emulation = numerics.int8_g32 if name == "int8_g32" else numerics.bf16_g32
+        return emulation(
             x,
             self.parts.codes,
             self.parts.scales.astype(np.float32),
@@ -114,13 +119,13 @@ def test_bits_are_those_of_the_class(isa: str, layout: str, n: int, k: int, name
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("layout", "n", "k", "name"), [c for c in CASES if c[1:3] != (96, 576)])
+@pytest.mark.parametrize(("layout", "n", "k", "name"), [c for c in CASES if c[2] < 576])
 def test_a_row_is_the_same_alone_and_among_others(
     isa: str, layout: str, n: int, k: int, name: str
 ) -> None:
-    w, x = weight(layout, n, k), activations(33, k)
+    w, x = weight(layout, n, k), activations(64, k)
     alone = np.concatenate([run(w, row[None], name, isa, 1 + i % 2) for i, row in enumerate(x)])
-    for rows in range(1, 34):
+    for rows in (*range(1, 34), 64):
         assert_same_bits(run(w, x[:rows], name, isa, 1 + rows % 2), alone[:rows])
     assert_same_bits(run(w, x[::-1].copy(), name, isa), alone[::-1])
 
@@ -131,12 +136,32 @@ def test_values_are_close_to_the_dense_product(layout: str, n: int, k: int, name
     dense = w.dense.astype(np.float64)
     if name == "bf16_t32":  # both operands are rounded to 8 bits
         bound = 2.0**-8 * (np.abs(x) @ np.abs(dense).T)
+    elif name == "bf16_g32":  # only the activation
+        bound = 2.0**-9 * (np.abs(x) @ np.abs(dense).T)
     else:  # half a step of the group's scale for each activation
         half_step = np.abs(x).reshape(len(x), -1, 32).max(axis=2) / 254
         bound = half_step @ np.abs(dense).reshape(n, -1, 32).sum(axis=2).T
     sums = np.abs(x) @ np.abs(dense).T
     error = np.abs(run(w, x.astype(np.float32), name) - x @ dense.T)
     assert (error <= 1.001 * bound + k * 2.0**-24 * sums + 1e-33).all()
+
+
+@pytest.mark.parametrize("layout", ["q4p16", "q8p16"])
+@pytest.mark.parametrize("k", [96, 576, 4096])
+def test_exact_codes_leave_the_rounding_of_the_activations_alone(layout: str, k: int) -> None:
+    """bf16_g32 with activations that bfloat16 holds: what is left is float32 accumulation."""
+    w = weight(layout, 48, k)
+    x = numerics.round_bf16(np.random.default_rng(k).normal(1, 1, (20, k)).astype(np.float32))
+    dense = w.dense.astype(np.float64)
+    error = np.abs(run(w, x, "bf16_g32") - x.astype(np.float64) @ dense.T)
+    assert w.parts.scales is not None
+    largest = 31 if layout == "q4p16" else 128  # of |1 + code / 16| * 16, and of |code|
+    factors = largest * np.abs(w.parts.scales.astype(np.float64))
+    if w.parts.minima is not None:
+        factors += np.abs(w.parts.minima.astype(np.float64)) + factors
+    sums = np.abs(x).reshape(len(x), -1, 32).sum(axis=2).astype(np.float64) @ factors.T
+    assert (error <= 2.0**-24 * (k / 32 + 20) * sums).all()
+    assert np.sqrt(np.mean(error**2)) < 1e-6 * np.sqrt(np.mean((np.abs(x) @ np.abs(dense).T) ** 2))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -221,10 +246,11 @@ def test_extreme_codes_do_not_saturate(isa: str) -> None:
             np.testing.assert_allclose(found, np.full((3, 16), 64 * 5.0 * sign * code), rtol=1e-6)
 
 
-def test_unsupported_combinations_are_refused() -> None:
+@pytest.mark.parametrize("name", ["int8_g32", "bf16_g32"])
+def test_unsupported_combinations_are_refused(name: str) -> None:
     w = weight("bf16p16", 48, 96)
-    with pytest.raises(ValueError, match="int8_g32"):
-        run(w, activations(1, 96), "int8_g32")
+    with pytest.raises(ValueError, match=f"{name}.*a quantised layout"):
+        run(w, activations(1, 96), name)
 
 
 @settings(max_examples=300, deadline=None)

@@ -31,6 +31,7 @@ from engine.core.writer import CoreWriter
 from engine.ir.ops import INPUTS, STATE
 from engine.ir.program import Attr, Buffer, Dim, Domain, DType, Launch, Program, Space
 from engine.ir.verify import buffer_bytes
+from engine.kernels.cpu import linear_kernel
 from engine.kernels.layouts import pack_bf16, pack_q4, pack_q8
 
 EOS = 2
@@ -65,7 +66,11 @@ class CoreSpec:
 
     @property
     def generated_class(self) -> str:
-        return "bf16_t32" if self.layout == "bf16p16" else "int8_g32"
+        return "bf16_t32" if self.layout == "bf16p16" else "bf16_g32"
+
+    @property
+    def linear_kernel(self) -> str:
+        return linear_kernel(self.layout, self.prompt_class, self.generated_class)
 
     @property
     def logits_width(self) -> int:
@@ -178,6 +183,8 @@ class Recorder:
         space = Space.OUTPUT if head else Space.TEMP
         self.buffers[name] = Buffer(name, space, "f32", shape, 0)
         kernel = f"cpu.{op}.{self._spec.layout}" if "layout" in attrs else f"cpu.{op}"
+        if op == "linear":
+            kernel = self._spec.linear_kernel
         self.launches.append(Launch(op, kernel, inputs, (name,), attrs))
         return name
 
@@ -298,7 +305,7 @@ def _tuning(
     first: dict[int, str] = {}
     for name, _, domain, _ in sorted(domains, key=lambda entry: entry[1] is not Kind.MIXED):
         first.setdefault(domain.tokens, name)
-    kernel = f"cpu.linear.{spec.layout}"
+    kernel = spec.linear_kernel
     base = _tuning_key(spec, "any")
     candidates = (Candidate(kernel),)
     records = [TuningRecord(base, candidates, kernel, "fast", (), next(iter(first.values())))]

@@ -63,15 +63,38 @@ def int8_g32(x: F32, codes: NDArray[np.integer], scales: F32, minima: F32 | None
     return acc
 
 
+def tile_sums(a: F32, w: F32) -> F32:
+    """T of one group: a [rows, 32] times w [n, 32], both bfloat16, as TDPBF16PS adds from zero."""
+    chains = [np.zeros((len(a), len(w)), np.float32) for _ in range(2)]
+    for i in range(32):
+        chains[i % 2] = fma(a[:, i, None], w[None, :, i], chains[i % 2])
+    with np.errstate(all="ignore"):
+        return flush(chains[0] + chains[1]) + np.float32(0)
+
+
+def bf16_g32(x: F32, codes: NDArray[np.integer], scales: F32, minima: F32 | None) -> F32:
+    """x [rows, k] times a quantised weight: codes [n, k], factors [n, k / 32] as float32."""
+    a, c = round_bf16(x), codes.astype(np.float32)
+    if minima is not None:
+        c = 1 + c / 16
+        minima = fma(np.full_like(scales, -16), scales, minima)
+        scales = 16 * scales
+    acc = np.zeros((len(x), len(codes)), np.float32)
+    one = np.ones((1, 32), np.float32)
+    for g in range(scales.shape[1]):
+        group = slice(32 * g, 32 * g + 32)
+        acc = fma(scales[None, :, g], tile_sums(a[:, group], c[:, group]), acc)
+        if minima is not None:
+            acc = fma(minima[None, :, g], tile_sums(a[:, group], one), acc)
+    return acc
+
+
 def bf16_t32(x: F32, weight: F32) -> F32:
     """x [rows, k] times a dense weight [n, k]; k is padded to 32 with zeros."""
     pad = ((0, 0), (0, -x.shape[1] % 32))
     a, w = np.pad(round_bf16(x), pad), np.pad(round_bf16(weight), pad)
     acc = np.zeros((len(x), len(weight)), np.float32)
     for block in range(0, a.shape[1], 32):
-        chains = [np.zeros_like(acc), np.zeros_like(acc)]
-        for i in range(32):
-            chains[i % 2] = fma(a[:, block + i, None], w[None, :, block + i], chains[i % 2])
         with np.errstate(all="ignore"):
-            acc = flush(acc + flush(chains[0] + chains[1]))
+            acc = flush(acc + tile_sums(a[:, block : block + 32], w[:, block : block + 32]))
     return acc

@@ -14,7 +14,7 @@ class Crew;  // flare/pool.h
 
 enum class Isa { portable, avx2, avx512, amx, neon };
 enum class Layout { q4p16, q8p16, bf16p16 };
-enum class Numerics { int8_g32, bf16_t32 };
+enum class Numerics { int8_g32, bf16_t32, bf16_g32 };
 enum class Activation { none, silu_mul, gelu_mul };
 
 struct LinearArgs {
@@ -38,7 +38,7 @@ struct LinearArgs {
 // next call once every thread has left this one).
 size_t linear_scratch_bytes(int max_rows, int max_k, int max_n, int threads);
 
-// Whether the class can be computed on the layout (int8_g32 needs q4p16 or q8p16).
+// Whether the class can be computed on the layout (int8_g32 and bf16_g32 need q4p16 or q8p16).
 bool linear_supports(Layout layout, Numerics numerics);
 
 // Bytes of a packed n x k weight; k is a multiple of 32 (bf16p16: rounded up).

@@ -104,6 +104,16 @@ FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
   const __m256i b = _mm256_and_si256(_mm256_srl_epi32(_mm256_loadu_si256(q + 1), count), keep);
   return {_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)};
 }
+FLARE_INLINE __m256 unit_of(__m256i u, int shift) {
+  const __m256i placed = shift < 19 ? _mm256_sll_epi32(u, _mm_cvtsi32_si128(19 - shift))
+                                    : _mm256_srl_epi32(u, _mm_cvtsi32_si128(shift - 19));
+  const __m256i fraction = _mm256_and_si256(placed, _mm256_set1_epi32(15 << 19));
+  return _mm256_castsi256_ps(_mm256_or_si256(fraction, _mm256_set1_epi32(0x3f800000)));
+}
+FLARE_INLINE V load_unit(const void* p, int shift) {
+  const __m256i* q = static_cast<const __m256i*>(p);
+  return {unit_of(_mm256_loadu_si256(q), shift), unit_of(_mm256_loadu_si256(q + 1), shift)};
+}
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   const __m256i a = _mm256_cvtps_epi32(v.lo), b = _mm256_cvtps_epi32(v.hi);
   // packs works within 128-bit halves: a0-3 b0-3 | a4-7 b4-7, put in order by 64-bit quarters.

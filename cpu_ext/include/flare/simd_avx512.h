@@ -65,6 +65,14 @@ FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
   const __m512i u = _mm512_srl_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(shift));
   return {_mm512_cvtepi32_ps(_mm512_and_si512(u, _mm512_set1_epi32(static_cast<int>(mask))))};
 }
+FLARE_INLINE V load_unit(const void* p, int shift) {
+  const __m512i u = _mm512_loadu_si512(p);
+  const __m512i placed = shift < 19 ? _mm512_sll_epi32(u, _mm_cvtsi32_si128(19 - shift))
+                                    : _mm512_srl_epi32(u, _mm_cvtsi32_si128(shift - 19));
+  // (placed & mask) | one
+  return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+      placed, _mm512_set1_epi32(15 << 19), _mm512_set1_epi32(0x3f800000), 0xea))};
+}
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.r)));
 }

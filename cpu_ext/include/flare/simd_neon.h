@@ -79,6 +79,13 @@ FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
   FLARE_MAP(vcvtq_f32_u32(vandq_u32(
       vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(bytes + 16 * i)), left), vdupq_n_u32(mask))));
 }
+FLARE_INLINE V load_unit(const void* p, int shift) {
+  const uint8_t* bytes = static_cast<const uint8_t*>(p);
+  const int32x4_t left = vdupq_n_s32(19 - shift);
+  const uint32x4_t mask = vdupq_n_u32(15u << 19), one = vdupq_n_u32(0x3f800000u);
+  FLARE_MAP(vreinterpretq_f32_u32(vorrq_u32(
+      vandq_u32(vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(bytes + 16 * i)), left), mask), one)));
+}
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   int32x4_t w[4];
   for (int i = 0; i < 4; ++i) w[i] = vcvtq_s32_f32(v.r[i]);

@@ -128,6 +128,14 @@ FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
   FLARE_EACH r.lane[i] = static_cast<float>((u[i] >> shift) & mask);
   return r;
 }
+// 16 words of 32 bits, each with a field of four bits at `shift`, as 1 + field / 16.
+FLARE_INLINE V load_unit(const void* p, int shift) {
+  uint32_t u[16];
+  std::memcpy(u, p, sizeof u);
+  V r;
+  FLARE_EACH r.lane[i] = float_of(0x3f800000u | (((u[i] >> shift) & 15u) << 19));
+  return r;
+}
 // Integers in -128 .. 127 (already rounded) as bytes.
 FLARE_INLINE void store_i8(int8_t* p, V v) {
   FLARE_EACH p[i] = static_cast<int8_t>(static_cast<int32_t>(v.lane[i]));

@@ -73,6 +73,7 @@ def test_run_has_an_option_for_every_setting() -> None:
         ["export", "smollm2"],
         ["export", "smollm2", "--output", "x", "--max-num-seqs", "-1"],
         ["export", "smollm2", "--output", "x", "--tuning", "slow"],
+        ["export", "smollm2", "--output", "x", "--activations", "int4"],
         ["verify", "core", "--json"],
     ],
 )

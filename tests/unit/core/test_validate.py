@@ -330,7 +330,7 @@ def test_one_class_per_weight_and_role_over_all_graphs() -> None:
     """A program with other classes is a fault, even when its own kernel agrees."""
     base = manifest(CoreSpec(layout="q8p16"))
     kernel = next(k for k in base.catalog.kernels if k.op == "linear")
-    other = replace(kernel, id="cpu.linear.q8p16.bf16", generated_class="bf16_t32")
+    other = replace(kernel, id="cpu.linear.q8p16.bf16_t32", generated_class="bf16_t32")
     base = with_catalog(base, kernels=(*base.catalog.kernels, other))
 
     def edit(e: Launch) -> Launch:

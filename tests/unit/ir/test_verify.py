@@ -90,6 +90,10 @@ CASES: dict[str, tuple[Change, str]] = {
         with_attr("linear", "generated_class", "int8_g32"),
         "generated_class: no kernel computes int8_g32 on bf16p16",
     ),
+    "prompt class needs quantised": (
+        with_attr("linear", "prompt_class", "bf16_g32"),
+        "class bf16_g32 needs quantised weights",
+    ),
     "heads": (with_attr("paged_attention", "kv_heads", 3), "4 heads are no multiple of 3"),
     "odd head_dim": (with_attr("paged_attention", "head_dim", 17), "head_dim 17 is odd"),
     "operand count": (with_launch("rms_norm", inputs=("t0",)), "expected operands x, weight"),
