@@ -15,11 +15,15 @@ from engine.export import formats
 from engine.export.pipeline import export_core
 from engine.export.quantize import quantize_eight_bit, quantize_four_bit
 from engine.export.settings import ExportConfig
+from tests.support.batches import Part, reference_runner
 from tests.support.checkpoints import complete_gguf, complete_hf
-from tests.support.launches import WANTED, Runner, Segment
 
 torch.set_num_threads(1)
 TYPES = gguf.GGMLQuantizationType
+WANTED = 24
+"""Logits rows that are compared per segment, at most."""
+BLOCKS = ((7, 2, 5), (0, 8, 3))
+"""Blocks of the two sequences."""
 LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -42,28 +46,30 @@ def check_every_kind(path: Path, model: LlamaForCausalLM) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.integers(0, 600, size).tolist() for size in (70, 80))
     want_a, want_b = expected_logits(model, a), expected_logits(model, b)
-    runner = Runner(path)
-    first, second = runner.run("prefill-128", [Segment(0, a[:60]), Segment(1, b[:50])])
-    close(first, want_a[:60])
-    close(second, want_b[:50])
-    (chunk,) = runner.run("prefill-32", [Segment(1, b[50:66], 50)])
-    close(chunk, want_b[50:66])
-    one, rest = runner.run(
-        "mixed-64", [Segment(0, a[60:61], 60, generated=True), Segment(1, b[66:79], 66)]
-    )
-    close(one, want_a[60:61])
-    close(rest, want_b[66:79])
-    both = runner.run("decode-2", [Segment(0, a[61:62], 61, True), Segment(1, b[79:80], 79, True)])
-    close(both[0], want_a[61:62])
-    close(both[1], want_b[79:80])
+    runner, sizes = reference_runner(path)
+    tokens, want = (a, b), (want_a, want_b)
+
+    def check(graph: str, *rows: tuple[int, int, int], generated: int = 0) -> None:
+        """Run rows (sequence, start, stop), the first ``generated`` of them in that role."""
+        parts = [
+            Part(tuple(tokens[s][start:stop]), start, BLOCKS[s], i < generated, WANTED)
+            for i, (s, start, stop) in enumerate(rows)
+        ]
+        found = runner.run(graph, parts)
+        assert not found[:, sizes.vocab_size :].any()
+        expected = [want[s][start:stop][-WANTED:] for s, start, stop in rows]
+        close(found[:, : sizes.vocab_size], np.concatenate(expected))
+
+    check("prefill-128", (0, 0, 60), (1, 0, 50))
+    check("prefill-32", (1, 50, 66))
+    check("mixed-64", (0, 60, 61), (1, 66, 79), generated=1)
+    check("decode-2", (0, 61, 62), (1, 79, 80), generated=2)
     for position in range(62, 70):
-        (row,) = runner.run("decode-1", [Segment(0, [a[position]], position, True)])
-        close(row, want_a[position : position + 1])
+        check("decode-1", (0, position, position + 1), generated=1)
 
 
 def close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
     """Equal but for float32 rounding, and for cache entries that it tips over to a neighbour."""
-    expected = expected[-WANTED:]
     assert found.shape == expected.shape
     scale = np.abs(expected).max(axis=-1, keepdims=True)
     assert (np.abs(found - expected) / scale).max() < 4e-3
