@@ -65,15 +65,11 @@ class _Body:
     overlaps: tuple[Overlap, ...]
 
 
-def verify_program(program: Program) -> None:
-    """Check one program against the op specification. Raises ProgramInvalidError."""
-    verify_programs([program])
-
-
 def verify_programs(programs: Iterable[Program]) -> None:
-    """Check programs; launches that are the same object are analysed once.
+    """Check programs against the op specification.
 
-    Raises ProgramInvalidError that names the program, the launch, what was expected and found.
+    Launches that are the same object are analysed once. Raises ProgramInvalidError that
+    names the program, the launch, what was expected and found.
     """
     bodies: dict[int, _Body] = {}
     for program in programs:

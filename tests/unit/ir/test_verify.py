@@ -7,7 +7,7 @@ import pytest
 
 from engine.ir.print import format_program
 from engine.ir.program import Attr, Buffer, Domain, Launch, Program, Space
-from engine.ir.verify import ProgramInvalidError, verify_program, verify_programs
+from engine.ir.verify import ProgramInvalidError, verify_programs
 from tests.support.cores import CoreSpec, Recorder, place, record, weights
 
 SPEC = CoreSpec(layers=1)
@@ -69,7 +69,7 @@ def swapped(first: int, second: int) -> Change:
 
 
 def test_a_recorded_program_passes() -> None:
-    verify_program(program())
+    verify_programs([program()])
 
 
 CASES: dict[str, tuple[Change, str]] = {
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "prompt class needs quantised": (
         with_attr("linear", "prompt_class", "bf16_g32"),
-        "class bf16_g32 needs quantised weights",
+        "prompt_class: no kernel computes bf16_g32 on bf16p16",
     ),
     "heads": (with_attr("paged_attention", "kv_heads", 3), "4 heads are no multiple of 3"),
     "odd head_dim": (with_attr("paged_attention", "head_dim", 17), "head_dim 17 is odd"),
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Change, str]] = {
 def test_each_broken_rule_is_named(name: str) -> None:
     change, message = CASES[name]
     with pytest.raises(ProgramInvalidError, match=message) as caught:
-        verify_program(change(program()))
+        verify_programs([change(program())])
     assert str(caught.value).startswith("program p: ")
 
 
@@ -166,7 +166,7 @@ def test_a_dead_result_is_refused() -> None:
         arena_bytes=p.arena_bytes + 4 * 64 * 4,
     )
     with pytest.raises(ProgramInvalidError, match="buffer spare is never read"):
-        verify_program(changed)
+        verify_programs([changed])
 
 
 def test_a_layer_is_stored_once() -> None:
@@ -176,7 +176,7 @@ def test_a_layer_is_stored_once() -> None:
     index = recorder.launches.index(store)
     recorder.launches.insert(index + 1, replace(store, outputs=("again",)))
     with pytest.raises(ProgramInvalidError, match="layer 0 is stored a second time"):
-        verify_program(place("p", DOMAIN, recorder))
+        verify_programs([place("p", DOMAIN, recorder)])
 
 
 def at_offset(p: Program, name: str, other: str, shift: int = 0) -> Program:
@@ -188,18 +188,18 @@ def at_offset(p: Program, name: str, other: str, shift: int = 0) -> Program:
 def test_dead_buffers_may_share_their_place() -> None:
     p = program()
     # t2 (qkv) reads t1 and t3 (q) reads t2: t3 may lie where t1 was.
-    verify_program(at_offset(p, "t3", "t1"))
+    verify_programs([at_offset(p, "t3", "t1")])
 
 
 def test_live_buffers_may_not_overlap() -> None:
     p = program()
     with pytest.raises(ProgramInvalidError, match=r"launch 1: t1 .* would overwrite t0"):
-        verify_program(at_offset(p, "t1", "t0"))
+        verify_programs([at_offset(p, "t1", "t0")])
     # t0 is the residual of launch 5: alive until then.
     with pytest.raises(ProgramInvalidError, match=r"t3 .* would overwrite t0 .* still needed"):
-        verify_program(at_offset(p, "t3", "t0"))
+        verify_programs([at_offset(p, "t3", "t0")])
     with pytest.raises(ProgramInvalidError, match="would overwrite t1"):
-        verify_program(at_offset(p, "t2", "t1", 64))
+        verify_programs([at_offset(p, "t2", "t1", 64)])
 
 
 def test_a_residual_that_dies_may_be_overwritten_exactly() -> None:
@@ -207,11 +207,11 @@ def test_a_residual_that_dies_may_be_overwritten_exactly() -> None:
     index = launch_index("linear", 1)
     launch = p.launches[index]
     residual, y = launch.inputs[2], launch.outputs[0]
-    verify_program(at_offset(p, y, residual))
+    verify_programs([at_offset(p, y, residual)])
     with pytest.raises(ProgramInvalidError, match=f"{y} .* would overwrite {residual}"):
-        verify_program(at_offset(p, y, residual, 64))
+        verify_programs([at_offset(p, y, residual, 64)])
     with pytest.raises(ProgramInvalidError, match="would overwrite"):
-        verify_program(at_offset(p, y, launch.inputs[0]))
+        verify_programs([at_offset(p, y, launch.inputs[0])])
 
 
 def test_a_residual_that_is_also_the_input_may_not_be_overwritten() -> None:
@@ -225,9 +225,9 @@ def test_a_residual_that_is_also_the_input_may_not_be_overwritten() -> None:
     rows = r.launch("gather_rows", (y, "logit_rows"), ("logits", 64), width=64)
     r.linear(rows, "embed", "logits")
     p = place("p", DOMAIN, r)
-    verify_program(p)
+    verify_programs([p])
     with pytest.raises(ProgramInvalidError, match=f"{y} .* would overwrite {x}"):
-        verify_program(at_offset(p, y, x))
+        verify_programs([at_offset(p, y, x)])
 
 
 def test_an_output_stays_to_the_end() -> None:
@@ -238,9 +238,9 @@ def test_an_output_stays_to_the_end() -> None:
     r.launches[-1] = replace(r.launches[-1], outputs=("y",))
     del r.buffers[tail]
     p = place("p", DOMAIN, r)
-    verify_program(p)
+    verify_programs([p])
     with pytest.raises(ProgramInvalidError, match=r"y .* would overwrite logits"):
-        verify_program(at_offset(p, "y", "logits"))
+        verify_programs([at_offset(p, "y", "logits")])
 
 
 def test_programs_with_one_body_are_each_checked_for_their_places() -> None:
