@@ -64,10 +64,10 @@ def _explain(exc: ValidationError, flags: Mapping[str, object]) -> SettingsError
         title = PREFIX + name.upper()
         if not any(key.upper() == title for key in os.environ):
             hint = f"it stands in {Path(DOTENV).resolve()}"
-    return SettingsError(f"{title} {_sentence(name, error)}", hint)
+    return SettingsError(f"{title} {_sentence(error)}", hint)
 
 
-def _sentence(name: str, error: Mapping[str, Any]) -> str:
+def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "literal_error":
         words = error["ctx"]["expected"].replace("'", "")
         return f"must be {words}, not {error['input']!r}"
