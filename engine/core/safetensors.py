@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 64
+"""Bytes that tensors are aligned to: a cache line, and a vector register."""
 RESERVED = 64 << 10
 """Bytes first reserved for length and header."""
 PADDING = "padding."

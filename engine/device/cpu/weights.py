@@ -5,10 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.safetensors import ALIGNMENT
 from engine.errors import DeviceError
-
-ALIGNMENT = 64
-"""Bytes that packed weights are aligned to: a cache line, and a vector register."""
 
 Bytes = NDArray[np.uint8]
 
