@@ -69,13 +69,14 @@ struct G32Job {
 };
 
 // The pipeline. Step t multiplies group t (counted over all panels), stores the products of the
-// one two steps before, adds those of one further back, and unpacks the one two steps ahead.
+// one two steps before, adds those of one further back, and unpacks the one three steps ahead: a
+// tile load waits until stores are in the cache.
 //
 // The products of several groups share a tile: group t has tile register t % 4, and there the rows
 // of its slot, while the rows of A are zero in the other slots, which leaves their products alone.
 // So few rows need few tile stores, which would weigh most: 16 stores each, whatever they hold.
 //
-// A tile load waits for stores under way to lines with the same offset in a page. So tiles of codes
+// It waits for stores under way to any line with the same offset in a page, too. So tiles of codes
 // and of products lie at the offsets t % 4 and t % 4 + 2 KiB, and rows at those of their groups.
 template <Layout L, int R>
 class G32Pipeline {
@@ -97,6 +98,7 @@ class G32Pipeline {
   FLARE_INLINE_MEMBER void run() {
     unpack<0>(0);
     unpack<1>(1);
+    unpack<2>(2);
     for (int t = 0; t < total_ + kAddLag; t += 4) {
       step<0>(t);
       step<1>(t + 1);
@@ -120,10 +122,10 @@ class G32Pipeline {
 
   template <int T>
   FLARE_INLINE_MEMBER void step(int t) {
-    store_products<(T + 2) % 4>(t - 2);
     multiply<T>(t);
+    store_products<(T + 2) % 4>(t - 2);
     add<(T + 1) % 4>(t - kAddLag);
-    unpack<(T + 2) % 4>(t + 2);
+    unpack<(T + 3) % 4>(t + 3);
   }
 
   template <int T>
