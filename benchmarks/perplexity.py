@@ -1,6 +1,6 @@
 """Perplexity of a core on English text, next to transformers with the dequantised weights.
 
-python benchmarks/perplexity.py CORE GGUF [--tokens 51200] [--window 1024]
+python -m benchmarks.perplexity CORE GGUF [--tokens 51200] [--window 1024]
 
 The text is the language reference that every Python carries (pydoc_data.topics), cut into windows
 that do not overlap; every token but a window's first is predicted. Rows are computed in the prompt

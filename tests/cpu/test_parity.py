@@ -1,6 +1,5 @@
 """The default model against transformers with the dequantised weights, in both roles."""
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from engine.device.base import capacity_of
 from engine.device.cpu.device import CpuDevice
 from engine.text.tokenizer import Tokenizer
 from tests.support.direct import DirectRunner, agreement
-from tests.support.english import english
+from tests.support.english import english, windows_of
 
 pytestmark = pytest.mark.model
 
@@ -36,8 +35,7 @@ def core(default_core: Path) -> Core:
 def prompts(default_core: Path) -> list[list[int]]:
     """Windows of English prose, at places that a fixed seed chose."""
     ids = list(Tokenizer.load(default_core / "text").encode(english()))
-    starts = random.Random(7).sample(range(len(ids) - LENGTH), PROMPTS)
-    return [ids[start : start + LENGTH] for start in starts]
+    return windows_of(ids, PROMPTS, LENGTH)
 
 
 @pytest.fixture(scope="module")
