@@ -100,10 +100,8 @@ def main() -> None:
         "transformers float32": reference(a.gguf, torch.float32),
         "transformers bfloat16": reference(a.gguf, torch.bfloat16),
     }
-    result = {"tokens": len(text) * a.window, "window": a.window}
-    print(
-        json.dumps(result | {n: perplexity(m, text, s) for n, (m, s) in models.items()}, indent=1)
-    )
+    figures = {name: perplexity(model, text) for name, model in models.items()}
+    print(json.dumps({"tokens": len(text) * a.window, "window": a.window} | figures, indent=1))
 
 
 if __name__ == "__main__":
