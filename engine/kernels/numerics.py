@@ -1,6 +1,6 @@
 """Numerics classes: the exact rounding and accumulation order of a linear, per role.
 
-A core uses one class per (weight, role); row invariance (design, section 5) rests on it. Every
+A core uses one class per (weight, role); row invariance (docs/architecture.md) rests on it. Every
 instruction-set path of a class computes the same bits.
 
 int8_g32
