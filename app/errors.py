@@ -22,6 +22,8 @@ logger = logging.getLogger("flare.http")
 
 INTERNAL_MESSAGE = "The server had an error while processing your request."
 RETRY_AFTER_SECONDS = "1"
+CLIENT_CLOSED = 499
+"""Status in the log of a request whose client left (nginx's code); nobody receives it."""
 
 
 class ApiError(Exception):

@@ -9,17 +9,21 @@ import time
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import answer_unforeseen, error_response, route_of
+from app.errors import CLIENT_CLOSED, answer_unforeseen, error_response, route_of
 from app.observe import HttpMetrics
 from app.service import Service
+from app.sse import disconnected
 
 logger = logging.getLogger("flare.http")
 
 REQUEST_ID = "x-request-id"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+GONE_SECONDS = 1.0
+"""How long after a failed send the server may take to see that the client has gone."""
 DISCARD_BYTES = 256 * 1024 * 1024
 DISCARD_SECONDS = 10.0
 """How much of a refused body is read and thrown away, so that the client sees the answer."""
@@ -68,7 +72,10 @@ class RecordMiddleware:
 
 
 class BoundaryMiddleware:
-    """Turn an unforeseen error into a 500 here, inside CORS, so that browsers can read it."""
+    """Turn an unforeseen error into a 500 here, inside CORS, so that browsers can read it.
+
+    A client that leaves is none: neither while its body is read nor while it is answered.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -82,15 +89,22 @@ class BoundaryMiddleware:
         async def watch(message: Message) -> None:
             nonlocal started
             started = started or message["type"] == "http.response.start"
-            await send(message)
+            try:
+                await send(message)
+            except (OSError, RuntimeError):
+                # A closed transport refuses data before the server is told of the loss.
+                if not await _has_left(receive):
+                    raise
 
         try:
             await self._app(scope, receive, watch)
+        except ClientDisconnect:
+            await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
         except Exception as exc:
             if started:
                 raise  # the answer has begun: the server closes the connection
             response = await answer_unforeseen(Request(scope), exc)
-            await response(scope, receive, send)
+            await response(scope, receive, watch)
 
 
 class ReadinessMiddleware:
@@ -178,6 +192,16 @@ class _LimitedBody:
             async with asyncio.timeout(DISCARD_SECONDS):
                 while not self._ended and self._read < until:
                     await self._next()
+
+
+async def _has_left(receive: Receive) -> bool:
+    """Whether the server tells within ``GONE_SECONDS`` that the client has gone."""
+    try:
+        async with asyncio.timeout(GONE_SECONDS):
+            await disconnected(receive)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _serves(path: str) -> bool:

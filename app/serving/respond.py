@@ -6,11 +6,9 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.errors import CLIENT_CLOSED
 from app.serving.wire import json_response
 from app.sse import ClientGone, EventStream, while_connected
-
-CLIENT_CLOSED = 499
-"""Status in the log of a request whose client left (nginx's code); nobody receives it."""
 
 
 class Answer(Protocol):

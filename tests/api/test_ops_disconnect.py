@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import logging
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from app.config import ServerConfig
+from app.middleware import BoundaryMiddleware
 from tests.support.application import Served, served
 from tests.support.scripted import Behaviour
 
@@ -54,3 +58,50 @@ async def test_leaving_during_a_long_prefill(stream: bool) -> None:
         body = {"prompt": "x" * 4000, "max_tokens": 10, "stream": stream}
         await send_and_leave(server, body, 0.4)
         assert await until_idle(server, 1.0)
+
+
+async def test_leaving_while_the_body_is_sent_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), served(CONFIG) as server:
+        parts = urlsplit(server.url)
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        head = "POST /v1/completions HTTP/1.1\r\nHost: flare\r\nAuthorization: Bearer k\r\n"
+        kind = "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+        writer.write((head + kind + "{").encode())
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        writer.close()
+        await writer.wait_closed()
+        async with httpx.AsyncClient(headers={"Authorization": "Bearer k"}) as client:
+            for _ in range(100):
+                text = (await client.get(server.url + "/metrics")).text
+                if 'status="499"' in text:
+                    break
+                await asyncio.sleep(0.02)
+        assert 'status="499"' in text
+        assert 'status="500"' not in text
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_a_failed_send_is_an_error_only_while_the_client_is_there(
+    left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.middleware.GONE_SECONDS", 0.05)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Message:
+        if not left:
+            await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise RuntimeError("the handler is closed")
+
+    serve = BoundaryMiddleware(app)({"type": "http"}, receive, send)
+    if left:
+        await serve
+    else:
+        with pytest.raises(RuntimeError, match="the handler is closed"):
+            await serve
