@@ -11,6 +11,7 @@ from collections.abc import Generator
 import uvicorn
 from fastapi import FastAPI
 
+from app.connection import Connection
 from app.service import Service
 from engine.errors import INTERRUPTED
 
@@ -83,7 +84,7 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,

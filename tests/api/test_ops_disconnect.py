@@ -60,6 +60,25 @@ async def test_leaving_during_a_long_prefill(stream: bool) -> None:
         assert await until_idle(server, 1.0)
 
 
+async def test_leaving_with_a_request_pipelined_behind() -> None:
+    body = {"model": "scripted", "prompt": "abc", "max_tokens": 1500, "ignore_eos": True}
+    with served(CONFIG, Behaviour(delay=0.02), max_model_len=2048, num_blocks=200) as server:
+        parts = urlsplit(server.url)
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        data = json.dumps(body).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: flare\r\nAuthorization: Bearer k\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        writer.write((head.encode() + data) * 2)
+        await writer.drain()
+        await asyncio.sleep(0.4)
+        assert server.parts.scheduler.running == 1
+        writer.close()
+        await writer.wait_closed()
+        assert await until_idle(server, 2.0)
+
+
 async def test_leaving_while_the_body_is_sent_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), served(CONFIG) as server:
         parts = urlsplit(server.url)

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
 from app.config import ServerConfig
+from app.connection import Connection
 from app.loading import Loaded
 from app.main import create_app
 from app.service import Service
@@ -108,7 +109,8 @@ def served(
     ready = threading.Event()
     app = create_app(config or ServerConfig(), source, on_loaded=lambda _: ready.set())
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
+    settings = uvicorn.Config(app, http=Connection, log_config=None, access_log=False, ws="none")
+    server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
