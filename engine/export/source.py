@@ -1,6 +1,7 @@
 """Which checkpoint MODEL means, and the digest that ties a core to it."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ def resolve_model(model: str) -> ModelSource:
     if model == DEFAULT_MODEL:
         return ModelSource(_packaged_gguf(), DEFAULT_NAME)
     path = Path(model).expanduser()
-    if not path.exists():
+    if not os.path.exists(path):  # a name that no file can have, too, is none
         raise CheckpointError(
             f"model {model!r}: no such file or directory",
             "MODEL is a GGUF file, a Hugging Face directory with safetensors, or smollm2.",

@@ -59,3 +59,8 @@ def test_the_digest_covers_names_and_contents(tmp_path: Path) -> None:
     second.write_bytes(b"two")
     renamed = second.rename(tmp_path / "c")
     assert source_digest([first, renamed]) not in (digest, changed)
+
+
+def test_a_name_that_no_file_can_have_is_a_missing_model() -> None:
+    with pytest.raises(CheckpointError, match="no such file"):
+        resolve_model("x" * 300)
