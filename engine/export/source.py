@@ -1,7 +1,6 @@
 """Which checkpoint MODEL means, and the digest that ties a core to it."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -34,12 +33,19 @@ def resolve_model(model: str) -> ModelSource:
     if model == DEFAULT_MODEL:
         return ModelSource(_packaged_gguf(), DEFAULT_NAME)
     path = Path(model).expanduser()
-    if not os.path.exists(path):  # a name that no file can have, too, is none
+    if not _exists(path):
         raise CheckpointError(
             f"model {model!r}: no such file or directory",
             "MODEL is a GGUF file, a Hugging Face directory with safetensors, or smollm2.",
         )
     return ModelSource(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have, or a folder that must not be read
+        return False
 
 
 def _packaged_gguf() -> Path:
