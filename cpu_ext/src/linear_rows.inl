@@ -88,98 +88,13 @@ FLARE_INLINE void round_group(const float* x, int count, uint8_t* out) {
 #endif
 }
 
-// S of one group: the order of TDPBF16PS with ones (engine/kernels/numerics.py).
-FLARE_INLINE float sum_group(const float* x) {
-  alignas(64) float rounded[kGroup];
-  store(rounded, round_bf16(load(x)));
-  store(rounded + 16, round_bf16(load(x + 16)));
-  float even = 0.0f, odd = 0.0f;
-  for (int i = 0; i < kGroup; i += 2) {
-    even += rounded[i];
-    odd += rounded[i + 1];
-  }
-  return (even + odd) + 0.0f;
-}
+}  // namespace FLARE_ISA_NS
+}  // namespace flare
 
-#if defined(FLARE_TILES)
+#include "linear_rows_g32.inl"
 
-// Rows of the tiles that hold `pitch` rows of bf16_g32.
-constexpr int tile_rows(int pitch) { return pitch == 1 ? 4 : kBlockRows; }
-
-FLARE_INLINE uint8_t* page_after(uint8_t* p) {
-  return p + (-reinterpret_cast<uintptr_t>(p) & (kPage - 1));
-}
-
-// Where a row block of bf16_g32 keeps its rows: a kilobyte per group at a page, and their sums. The
-// rows R' .. 15 of a group are zeros, and so is the kilobyte before: tiles begin up to 16 - R' rows
-// early, which moves the rows down in them.
-struct G32Rows {
-  uint8_t* tiles;
-  float* sums;
-};
-
-FLARE_INLINE G32Rows g32_rows(uint8_t* block, int groups) {
-  uint8_t* tiles = page_after(block + kTileBytes);
-  return {tiles, reinterpret_cast<float*>(tiles + groups * kTileBytes)};
-}
-
-// S of all groups of a row of bfloat16, whose groups are a tile apart: 16 groups at a time against
-// a column of ones.
-static void sum_groups(const float* x, const uint8_t* row, int groups, float* sums, int pitch,
-                       TileUse& use) {
-  if (groups < 16) {
-    for (int g = 0; g < groups; ++g) sums[g * pitch] = sum_group(x + g * kGroup);
-    return;
-  }
-  alignas(64) uint16_t ones[32];
-  for (uint16_t& one : ones) one = 0x3f80;
-  use.shape(64, 16, 1);
-  tile_load<6>(ones, 4);
-  for (int g = 0; g < groups; g += 16) {
-    const int first = g < groups - 16 ? g : groups - 16;
-    tile_zero<0>();
-    tile_load<4>(row + first * kTileBytes, kTileBytes);
-    tile_bf16<0, 4, 6>();
-    tile_store<0>(sums + first * pitch, 4 * pitch);
-  }
-}
-
-// Zeros around the rows of group g, -1 for the kilobyte before the first.
-FLARE_INLINE void clear_around(uint8_t* tiles, int g, int pitch) {
-  uint8_t* tile = tiles + g * kTileBytes;
-  if (pitch == 1) {  // tiles of four rows
-    std::memset(tile + 64, 0, 3 * 64);
-    std::memset(tile + 13 * 64, 0, 3 * 64);
-  } else {
-    std::memset(tile + pitch * 64, 0, (kBlockRows - pitch) * 64);
-  }
-}
-
-static void convert_row_g32(const float* x, uint8_t* block, int groups, int pitch, int row,
-                            TileUse& use) {
-  const G32Rows at = g32_rows(block, groups);
-  for (int g = 0; g < groups; ++g) {
-    round_group(x + g * kGroup, kGroup, at.tiles + g * kTileBytes + row * 64);
-  }
-  for (int g = -1; row == 0 && g < groups; ++g) clear_around(at.tiles, g, pitch);
-  sum_groups(x, at.tiles + row * 64, groups, at.sums + row, pitch, use);
-}
-
-#else
-
-struct TileUse {};
-
-static void convert_row_g32(const float* x, uint8_t* block, int groups, int pitch, int row,
-                            TileUse&) {
-  float* values = reinterpret_cast<float*>(block) + row * kGroup;
-  float* sums = reinterpret_cast<float*>(block) + groups * pitch * kGroup + row;
-  for (int g = 0; g < groups; ++g) {
-    round_group(x + g * kGroup, kGroup, reinterpret_cast<uint8_t*>(values + g * pitch * kGroup));
-    sums[g * pitch] = sum_group(x + g * kGroup);
-  }
-}
-
-#endif
+namespace flare {
+namespace FLARE_ISA_NS {
 
 static void convert_row(const LinearArgs& args, const Span& span, int groups, int index,
                         TileUse& use) {
@@ -189,7 +104,7 @@ static void convert_row(const LinearArgs& args, const Span& span, int groups, in
   uint8_t* out = block_base(span, groups, block);
   const float* x = args.x + (span.first + index) * args.ldx;
   if (span.numerics == Numerics::bf16_g32) {
-    convert_row_g32(x, out, groups, pitch, row, use);
+    convert_row_g32(x, out, groups, pitch, row, args.layout == Layout::q4p16, use);
     return;
   }
   for (int g = 0; g < groups; ++g, out += pitch * row_bytes, x += kGroup) {

@@ -67,8 +67,8 @@ FLARE_INLINE V load_field(const void* p, int shift, uint32_t mask) {
 }
 FLARE_INLINE V load_unit(const void* p, int shift) {
   const __m512i u = _mm512_loadu_si512(p);
-  const __m512i placed = shift < 19 ? _mm512_sll_epi32(u, _mm_cvtsi32_si128(19 - shift))
-                                    : _mm512_srl_epi32(u, _mm_cvtsi32_si128(shift - 19));
+  const __m512i placed = shift < 19 ? _mm512_slli_epi32(u, static_cast<unsigned>(19 - shift))
+                                    : _mm512_srli_epi32(u, static_cast<unsigned>(shift - 19));
   // (placed & mask) | one
   return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(
       placed, _mm512_set1_epi32(15 << 19), _mm512_set1_epi32(0x3f800000), 0xea))};
