@@ -217,7 +217,7 @@ static void span_g32(const Work& work, const Span& span, Panels panels, TileUse&
                                 : g32_tiles_for<Layout::q8p16>(pitch);
     use.shape(64, tile_rows(pitch));
     kernel({w, panels.count, work.groups, at.tiles, at.sums, page_after(work.tiles), work.sums});
-    finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
+    finish_run(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
   }
 }
 

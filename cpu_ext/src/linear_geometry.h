@@ -20,7 +20,8 @@ constexpr int kBlockRows = 16; // rows of a row block
 constexpr int kCodeRowBytes = 40;
 constexpr int kTileBytes = 1024;  // 16 pairs x 16 columns x 2 bfloat16
 constexpr int kSumStride = 256;           // floats of a panel's 16 x 16 sums
-constexpr size_t kSumBytes = 8 * 1024;    // two row blocks x two panels, and four of products
+constexpr int kRun = 8;                   // panels that are walked together at most
+constexpr size_t kSumBytes = kRun * kSumStride * 4;  // or two row blocks x two panels, and integers
 constexpr size_t kPage = 4096;  // of memory addresses that look alike to a load
 constexpr size_t kSlack = 4096;   // tiles may be loaded past the last rows; never used as values
 

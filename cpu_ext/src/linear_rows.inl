@@ -19,7 +19,7 @@ struct Work {
   float* sums;         // room for kSumBytes of accumulators
 };
 
-// One or two neighbouring panels, the unit of the walk.
+// Neighbouring panels, the unit of the walk: one or two, of bf16_g32 alone up to kRun.
 struct Panels {
   int first, count;
 };

@@ -1,5 +1,5 @@
-// Conversion of rows to bf16_g32: values rounded to bfloat16 and, per group, their sum S in the order
-// of TDPBF16PS with ones (engine/kernels/numerics.py), which layouts with minima need.
+// Conversion of rows to bf16_g32: values rounded to bfloat16 and, per group, their sum S in the
+// order of TDPBF16PS with ones (engine/kernels/numerics.py), which layouts with minima need.
 
 namespace flare {
 namespace FLARE_ISA_NS {

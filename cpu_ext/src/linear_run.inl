@@ -28,7 +28,7 @@ static void span_g32(const Work& work, const Span& span, Panels panels, TileUse&
       g32_block(work.args.layout, w + p * work.panel_bytes, work.groups, base, rows,
                 work.sums + p * kSumStride);
     }
-    finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
+    finish_run(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
   }
 }
 
@@ -56,12 +56,15 @@ static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse
 #endif
 
 // Some units of panels, two panels at a time: the generated rows, then the prompt rows, while the
-// panels are in cache. A unit is a panel, or a gate and an up panel.
+// panels are in cache. A unit is a panel, or a gate and an up panel. bf16_g32 alone takes more at a
+// time: its pipeline is long.
 static void walk_panels(const Work& work, const Spans& spans, Share units, int unit, TileUse& use) {
   const int all = ceil_div(work.args.n, kPanel);
   const int end = units.end * unit < all ? units.end * unit : all;
-  for (int panel = units.begin * unit; panel < end; panel += 2) {
-    const Panels here = {panel, end - panel < 2 ? 1 : 2};
+  const bool alone = spans.count == 1 && spans.span[0].numerics == Numerics::bf16_g32;
+  const int step = alone ? kRun : 2;
+  for (int panel = units.begin * unit; panel < end; panel += step) {
+    const Panels here = {panel, end - panel < step ? end - panel : step};
     for (int i = 0; i < spans.count; ++i) {
       switch (spans.span[i].numerics) {
         case Numerics::int8_g32: span_int8(work, spans.span[i], here, use); break;

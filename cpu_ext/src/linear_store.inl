@@ -90,5 +90,14 @@ static void finish_rows(const LinearArgs& args, int first_row, int rows, Panels 
   }
 }
 
+// The same for any number of panels.
+static void finish_run(const LinearArgs& args, int first_row, int rows, Panels panels,
+                       const float* sums) {
+  for (int p = 0; p < panels.count; p += 2) {
+    const Panels pair = {panels.first + p, panels.count - p < 2 ? 1 : 2};
+    finish_rows(args, first_row, rows, pair, sums + p * kSumStride);
+  }
+}
+
 }  // namespace FLARE_ISA_NS
 }  // namespace flare
