@@ -1,12 +1,12 @@
 """What routes ask for: the service, its serving context, the server's configuration."""
 
-from typing import Annotated, cast
+from typing import cast
 
-from fastapi import Depends
 from starlette.requests import Request
 
 from app.config import ServerConfig
 from app.observe import HttpMetrics
+from app.openapi import ApiDescription
 from app.service import Service
 from app.serving.context import ServingContext
 
@@ -20,7 +20,7 @@ def get_context(request: Request) -> ServingContext:
     return get_service(request).context
 
 
-def get_config(request: Request) -> ServerConfig:
+def get_server_config(request: Request) -> ServerConfig:
     return cast(ServerConfig, request.app.state.config)
 
 
@@ -28,7 +28,5 @@ def get_http_metrics(request: Request) -> HttpMetrics:
     return cast(HttpMetrics, request.app.state.http_metrics)
 
 
-ServiceDep = Annotated[Service, Depends(get_service)]
-ContextDep = Annotated[ServingContext, Depends(get_context)]
-ConfigDep = Annotated[ServerConfig, Depends(get_config)]
-HttpMetricsDep = Annotated[HttpMetrics, Depends(get_http_metrics)]
+def get_api(request: Request) -> ApiDescription:
+    return cast(ApiDescription, request.app.state.api)

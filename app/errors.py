@@ -2,11 +2,9 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -80,8 +78,6 @@ def to_api_error(exc: BaseException) -> ApiError:
     """What a client is told about ``exc``; anything unforeseen is a 500 without details."""
     if isinstance(exc, ApiError):
         return exc
-    if isinstance(exc, RequestValidationError):
-        return _from_validation(exc.errors())
     if isinstance(exc, HTTPException):
         return _from_http(exc)
     if isinstance(exc, RequestError):
@@ -105,9 +101,9 @@ def unavailable(message: str) -> ApiError:
     )
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: Starlette) -> None:
     """Answer every error of ``app`` in OpenAI's shape. Unforeseen ones are logged in full."""
-    for kind in (ApiError, RequestValidationError, HTTPException, RequestError):
+    for kind in (ApiError, HTTPException, RequestError):
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(Exception, answer_unforeseen)
 
@@ -131,34 +127,6 @@ async def _answer(request: Request, exc: Exception) -> Response:
 def _clean(text: str) -> str:
     """Replace lone surrogates, which are no Unicode text, by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _from_validation(errors: Sequence[Any]) -> ApiError:
-    """The first fault of a request body or query, with the path to it."""
-    first = errors[0]
-    path = [part for part in first["loc"][1:] if not _is_union_tag(part)]
-    if not path:
-        return ApiError(400, f"The body is not valid: {_sentence(first)}. Send a JSON object.")
-    return ApiError(400, f"{_dotted(path)}: {_sentence(first)}.", param=str(path[0]))
-
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    """The validator's words, without its prefix for errors raised by our own validators."""
-    return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
-
-
-def _is_union_tag(part: object) -> bool:
-    """Pydantic adds the tried member of a union to the path, as in ``list[str]``."""
-    return isinstance(part, str) and (
-        "[" in part or part in {"str", "int", "float", "bool", "none"}
-    )
-
-
-def _dotted(path: Sequence[object]) -> str:
-    text = str(path[0])
-    for part in path[1:]:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text
 
 
 def _from_http(exc: HTTPException) -> ApiError:

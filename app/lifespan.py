@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from app.config import ServerConfig
 from app.loading import Loaded
 from app.service import Service
 from app.serving.context import ServingContext
 
-Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
 
 def make_lifespan(
@@ -29,7 +29,7 @@ def make_lifespan(
     """
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         loading = asyncio.create_task(_become_ready(service, source, config, on_loaded))
         try:
             yield

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
 from app.auth import AuthMiddleware
@@ -19,6 +19,7 @@ from app.middleware import (
     RecordMiddleware,
 )
 from app.observe import HttpMetrics
+from app.openapi import ApiDescription
 from app.routes import (
     chat,
     completions,
@@ -30,10 +31,11 @@ from app.routes import (
     models,
     tokenize,
 )
+from app.routing import make_routes
 from app.service import Service
-from engine import __version__
 
-ROUTES = (chat, completions, tokenize, models, config, embeddings, metrics, health, docs)
+MODULES = (chat, completions, tokenize, models, config, embeddings, metrics, health, docs)
+ENDPOINTS = tuple(endpoint for module in MODULES for endpoint in module.ENDPOINTS)
 
 
 def create_app(
@@ -42,7 +44,7 @@ def create_app(
     *,
     service: Service | None = None,
     on_loaded: Callable[[Service], None] = lambda service: None,
-) -> FastAPI:
+) -> Starlette:
     """The application over an engine that ``source`` brings, now or later.
 
     It answers from the start: 503 with Retry-After on serving routes until the engine is there.
@@ -50,27 +52,20 @@ def create_app(
     loading ends, well or not.
     """
     service = service or Service()
-    app = FastAPI(
-        title="Flare",
-        version=__version__,
-        summary="OpenAI-compatible server for exported language models",
-        lifespan=make_lifespan(service, source, server, on_loaded),
-        redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+    app = Starlette(
+        routes=make_routes(ENDPOINTS), lifespan=make_lifespan(service, source, server, on_loaded)
     )
+    app.router.redirect_slashes = False
     app.state.service = service
     app.state.config = server
     app.state.http_metrics = HttpMetrics()
+    app.state.api = ApiDescription(ENDPOINTS)
     install_error_handlers(app)
-    for module in ROUTES:
-        app.include_router(module.router)
     _add_middleware(app, server, service)
     return app
 
 
-def _add_middleware(app: FastAPI, server: ServerConfig, service: Service) -> None:
+def _add_middleware(app: Starlette, server: ServerConfig, service: Service) -> None:
     """Innermost first: what is added last is outermost, and that must be CORS."""
     app.add_middleware(BodyLimitMiddleware, limit=server.max_body_bytes)
     app.add_middleware(ReadinessMiddleware, service=service)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Generator
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from app.connection import Connection
 from app.service import Service
@@ -40,7 +40,7 @@ class Runner:
         self._drain: asyncio.Task[None] | None = None
         self._server: _Uvicorn | None = None
 
-    def run(self, app: FastAPI) -> int:
+    def run(self, app: Starlette) -> int:
         """Serve ``app`` until the end; 0, or 130 when Ctrl-C was the reason."""
         config = _uvicorn_config(app)
         self._server = _Uvicorn(config)
@@ -80,7 +80,7 @@ class Runner:
             self.stop()
 
 
-def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+def _uvicorn_config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",

@@ -16,6 +16,7 @@ logger = logging.getLogger("flare.http")
 
 T = TypeVar("T")
 
+EVENT_STREAM = "text/event-stream"
 DONE = "data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -56,7 +57,7 @@ class EventStream(Response):
     once, however the answer ends.
     """
 
-    media_type = "text/event-stream"
+    media_type = EVENT_STREAM
 
     def __init__(
         self,

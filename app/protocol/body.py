@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
@@ -44,9 +43,9 @@ def parse_body(
 ) -> M:
     """Parse ``raw`` as ``model``.
 
-    Raises ApiError (400) for broken JSON and for a field of ``refused`` that asks for something,
-    RequestValidationError for a value of the wrong type or range. Unknown fields are ignored and
-    their names logged at debug.
+    Raises ApiError (400) for broken JSON, for a value of the wrong type or range and for a field
+    of ``refused`` that asks for something. Unknown fields are ignored and their names logged at
+    debug.
     """
     try:
         body = model.model_validate_json(raw)
@@ -72,10 +71,10 @@ def refuse(name: str, value: object, rule: Refused) -> None:
     raise ApiError(400, f"{name} {rule.reason}.", param=name, code="unsupported_parameter")
 
 
-def json_body(
+def body_reader(
     model: type[M], refused: Mapping[str, Refused], checks: Sequence[Check] = ()
 ) -> Callable[[Request], Coroutine[Any, Any, M]]:
-    """A FastAPI dependency that gives the parsed body of a request.
+    """What reads and parses the body of a request.
 
     The content type must be JSON: a browser cannot send that to another origin without asking
     first, so a web page cannot drive a server on the visitor's machine.
@@ -93,25 +92,6 @@ def json_body(
     return read
 
 
-def body_schema(model: type[RequestModel]) -> dict[str, Any]:
-    """The OpenAPI ``requestBody`` of ``model``, with nested definitions written in place."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-    content = {"application/json": {"schema": _inline(schema, definitions)}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _inline(node: Any, definitions: Mapping[str, Any]) -> Any:
-    if isinstance(node, list):
-        return [_inline(item, definitions) for item in node]
-    if not isinstance(node, dict):
-        return node
-    reference = node.get("$ref")
-    if isinstance(reference, str):
-        return _inline(definitions[reference.rpartition("/")[2]], definitions)
-    return {key: _inline(value, definitions) for key, value in node.items()}
-
-
 def _same(value: object, neutral: object) -> bool:
     """Equal as JSON values: true is not 1."""
     if isinstance(value, bool) != isinstance(neutral, bool):
@@ -119,11 +99,33 @@ def _same(value: object, neutral: object) -> bool:
     return value == neutral
 
 
-def _explain(exc: ValidationError) -> Exception:
-    """The first fault, as the error that the handlers know how to word."""
+def _explain(exc: ValidationError) -> ApiError:
+    """The first fault, with the path to it."""
     errors = exc.errors(include_url=False, include_context=False, include_input=False)
     first = errors[0]
     if first["type"] == "json_invalid":
         detail = str(first["msg"]).removeprefix("Invalid JSON: ")
         return ApiError(400, f"The body is not valid JSON: {detail}.")
-    return RequestValidationError([{**first, "loc": ("body", *first["loc"])}])
+    path = [part for part in first["loc"] if not _is_union_tag(part)]
+    if not path:
+        return ApiError(400, f"The body is not valid: {_sentence(first)}. Send a JSON object.")
+    return ApiError(400, f"{_dotted(path)}: {_sentence(first)}.", param=str(path[0]))
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """The validator's words, without its prefix for errors raised by our own validators."""
+    return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _is_union_tag(part: object) -> bool:
+    """Pydantic adds the tried member of a union to the path, as in ``list[str]``."""
+    return isinstance(part, str) and (
+        "[" in part or part in {"str", "int", "float", "bool", "none"}
+    )
+
+
+def _dotted(path: Sequence[object]) -> str:
+    text = str(path[0])
+    for part in path[1:]:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text

@@ -1,15 +1,15 @@
-"""``/docs``: the OpenAPI schema as one page that needs no network and no script."""
+"""``/openapi.json``, and ``/docs``: the same as one page that needs no network and no script."""
 
 import json
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, JSONResponse
 
-router = APIRouter(include_in_schema=False)
+from app.deps import get_api
+from app.routing import Endpoint
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -21,10 +21,14 @@ code{font-size:.95em;background:#f5f5f5;padding:.05rem .3rem}
 """
 
 
-@router.get("/docs")
+async def openapi(request: Request) -> JSONResponse:
+    """The route table as OpenAPI 3.1."""
+    return JSONResponse(get_api(request).schema)
+
+
 async def docs(request: Request) -> HTMLResponse:
     """Every route with its request fields, from the same schema as /openapi.json."""
-    return HTMLResponse(render(request.app.openapi()))
+    return HTMLResponse(render(get_api(request).schema))
 
 
 def render(schema: Mapping[str, Any]) -> str:
@@ -70,3 +74,9 @@ def _type(field: Mapping[str, Any]) -> str:
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}))}"
     return str(field.get("type", "any"))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/openapi.json", openapi, head=True),
+    Endpoint("GET", "/docs", docs, produces=("text/html",)),
+)

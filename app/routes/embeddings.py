@@ -1,15 +1,16 @@
 """``/v1/embeddings``: refused by name until a model supports it."""
 
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from app.errors import ApiError
+from app.routing import Endpoint
 
-router = APIRouter(tags=["models"])
 
-
-@router.post("/v1/embeddings")
-async def embeddings() -> Response:
+async def embeddings(request: Request) -> Response:
     """501: generative models only."""
     message = "Embeddings are not supported by the loaded model."
     raise ApiError(501, message, param="model", code="not_supported")
+
+
+ENDPOINTS = (Endpoint("POST", "/v1/embeddings", embeddings, tag="models"),)

@@ -1,29 +1,32 @@
 """``POST /tokenize`` and ``POST /detokenize``."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
-from app.deps import ContextDep
-from app.protocol.body import body_schema, json_body
+from app.deps import get_context
+from app.protocol.body import body_reader
 from app.protocol.tokenize import TOKENIZE_REFUSED, DetokenizeRequest, TokenizeRequest
+from app.routing import Endpoint
 from app.serving.tokens import detokenize, tokenize
 from app.serving.wire import json_response
 
-router = APIRouter(tags=["tokens"])
-
-TokenizeBody = Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest, TOKENIZE_REFUSED))]
-DetokenizeBody = Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest, {}))]
+read_text = body_reader(TokenizeRequest, TOKENIZE_REFUSED)
+read_tokens = body_reader(DetokenizeRequest, {})
 
 
-@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
-async def create_tokens(context: ContextDep, body: TokenizeBody) -> Response:
+async def create_tokens(request: Request) -> Response:
     """Token ids and count of a text or of messages, exactly as generation would see them."""
-    return json_response(await tokenize(context, body))
+    context = get_context(request)
+    return json_response(await tokenize(context, await read_text(request)))
 
 
-@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
-async def create_text(context: ContextDep, body: DetokenizeBody) -> Response:
+async def create_text(request: Request) -> Response:
     """The text of token ids."""
-    return json_response(await detokenize(context, body))
+    context = get_context(request)
+    return json_response(await detokenize(context, await read_tokens(request)))
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/tokenize", create_tokens, tag="tokens", body=TokenizeRequest),
+    Endpoint("POST", "/detokenize", create_text, tag="tokens", body=DetokenizeRequest),
+)

@@ -105,7 +105,15 @@ async def test_what_is_not_there_is_refused_by_name() -> None:
 async def test_docs_and_schema_are_there() -> None:
     async with application() as built:
         schema = (await built.http.get("/openapi.json")).json()
-        assert "/v1/chat/completions" in schema["paths"]
+        chat = schema["paths"]["/v1/chat/completions"]["post"]
+        assert chat["description"].startswith("Answer a conversation")
+        fields = chat["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        assert {"messages", "stream"} <= set(fields)
+        produced = set(chat["responses"]["200"]["content"])
+        assert produced == {"application/json", "text/event-stream"}
+        model = schema["paths"]["/v1/models/{model_id}"]["get"]
+        assert [(one["name"], one["in"]) for one in model["parameters"]] == [("model_id", "path")]
+        assert "#/$defs" not in str(schema)  # every reference is within the document
         docs = await built.http.get("/docs")
         assert docs.status_code == 200
         assert "https://" not in docs.text  # works without a network

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
@@ -39,7 +39,7 @@ def byte_text() -> TextAssets:
 class Application:
     """An application that has started, a client for it, and the engine behind it."""
 
-    app: FastAPI
+    app: Starlette
     http: httpx.AsyncClient
     parts: ScriptedEngine
     source: "Future[Loaded]"
@@ -94,7 +94,7 @@ class Served:
     """An application on a real socket, run by a thread of its own."""
 
     url: str
-    app: FastAPI
+    app: Starlette
     parts: ScriptedEngine
 
 

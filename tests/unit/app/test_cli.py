@@ -287,7 +287,7 @@ def test_the_export_process_ignores_a_folder_named_app(tmp_path: Path) -> None:
             "torch transformers rich openai gguf safetensors engine.export engine.models",
         ),
         # Before the engine begins to load: nothing that can be imported beside it.
-        ("app.commands.run", "fastapi starlette uvicorn numpy prometheus_client engine.core"),
+        ("app.commands.run", "starlette uvicorn numpy prometheus_client engine.core"),
         # Before a subcommand is known.
         ("app.cli", "pydantic asyncio argparse"),
     ],

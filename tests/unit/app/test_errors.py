@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import Depends, FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from app.errors import ApiError, error_json, install_error_handlers, to_api_error
-from app.protocol.body import RequestModel, json_body
+from app.protocol.body import RequestModel, body_reader
+from app.routing import Endpoint, make_routes
 from engine.errors import ContextLengthError, EngineUnavailableError, QueueFullError, RequestError
 
 
@@ -18,22 +20,29 @@ class Body(RequestModel):
     temperature: float = 1.0
 
 
-def make_app() -> FastAPI:
-    app = FastAPI()
+read_body = body_reader(Body, {})
+
+
+async def echo(request: Request) -> Response:
+    return JSONResponse(str((await read_body(request)).prompt))
+
+
+async def boom(request: Request) -> Response:
+    raise RuntimeError("secret detail")
+
+
+async def queue(request: Request) -> Response:
+    raise QueueFullError("The queue is full.")
+
+
+def make_app() -> Starlette:
+    endpoints = (
+        Endpoint("POST", "/v1/echo", echo),
+        Endpoint("GET", "/boom", boom),
+        Endpoint("GET", "/queue", queue),
+    )
+    app = Starlette(routes=make_routes(endpoints))
     install_error_handlers(app)
-
-    @app.post("/v1/echo")
-    async def echo(body: Annotated[Body, Depends(json_body(Body, {}))]) -> str:
-        return str(body.prompt)
-
-    @app.get("/boom")
-    async def boom() -> None:
-        raise RuntimeError("secret detail")
-
-    @app.get("/queue")
-    async def queue() -> None:
-        raise QueueFullError("The queue is full.")
-
     return app
 
 
