@@ -73,7 +73,7 @@ def _add_capture(group: Any) -> None:
         "--activations",
         choices=("bf16", "int8"),
         help="of generated tokens, where weights are quantised (default: bf16); int8 is less "
-        "accurate, and faster without AVX-512",
+        "accurate, and faster on processors without AMX",
     )
     group.add_argument(
         "--tuning",
