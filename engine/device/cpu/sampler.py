@@ -61,6 +61,10 @@ class CpuSampler:
     def clear(self, slot: int) -> None:
         self._native.clear(slot)
 
+    def rewind(self, slot: int, count: int) -> None:
+        """Take back the last ``count`` drawn tokens of a slot's history (rejected drafts)."""
+        self._native.rewind(slot, count)
+
     def sample(self, batch: SampleBatch) -> Samples:
         """Draw one token per entry; entries of one slot must be adjacent. Releases the GIL."""
         out = _empty(len(batch.rows))
