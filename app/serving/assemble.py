@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.serving.events import Reader, TokenEntry, TurnEvent
 from engine.types import FinishReason, TokenDelta, TokenLogprobs
 
 
@@ -15,7 +16,13 @@ class Detokenizer(Protocol):
 
 
 class Matcher(Protocol):
-    """Finds stop strings in growing text, holding back what may become one."""
+    """Finds stop strings in growing text, holding back what may become one.
+
+    ``found`` is the one that ended it.
+    """
+
+    @property
+    def found(self) -> str | None: ...
 
     def push(self, text: str) -> tuple[str, bool]: ...
 
@@ -23,18 +30,12 @@ class Matcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEntry:
-    """A token's log probability and where its text starts in the choice's text (characters)."""
-
-    logprobs: TokenLogprobs
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
     """What one delta adds to choice ``index``; everything in it may be empty.
 
     ``entries`` are those of tokens whose text has been sent; ``prompt_logprobs`` comes once.
+    ``finish`` is "stop", "length" or, from a reader, "tool_calls"; ``stop`` the stop string that
+    was found. ``events``: what a reader made of the text; None without one.
     """
 
     index: int
@@ -43,6 +44,8 @@ class Piece:
     token_ids: tuple[int, ...] = ()
     finish: str | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    stop: str | None = None
+    events: tuple[TurnEvent, ...] | None = None
 
 
 class Assembler:
@@ -51,19 +54,29 @@ class Assembler:
     A log probability entry is released with the first character of its token's text, so that
     streamed and whole answers agree; the entry of the end token, and those of tokens that begin
     at or behind a stop string, are dropped. ``tokens`` counts what the engine generated up to the
-    end or to the token that completed a stop string.
+    end or to the token that completed a stop string, ``reasoning_tokens`` those of them that a
+    ``reader`` took for reasoning. A reader gets the text token by token, so that nothing depends
+    on how many tokens a delta has.
     """
 
     def __init__(
-        self, index: int, detokenizer: Detokenizer, matcher: Matcher, *, min_tokens: int = 0
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        matcher: Matcher,
+        *,
+        min_tokens: int = 0,
+        reader: Reader | None = None,
     ) -> None:
         self.index = index
         self.tokens = 0
+        self.reasoning_tokens = 0
         self.cached_tokens = 0
         self.finish: str | None = None
         self._detokenizer = detokenizer
         self._matcher = matcher
         self._min_tokens = min_tokens
+        self._reader = reader
         self._decoded = 0  # characters decoded, held back or not
         self._sent = 0  # characters given out
         self._held: list[TokenEntry] = []
@@ -80,6 +93,7 @@ class Assembler:
             self.finish = self.finish or delta.finish_reason.value
         self._sent += len(text)
         ended = self.finish is not None and not stopped
+        events = None if self._reader is None else self._events(self._reader)
         return Piece(
             self.index,
             text,
@@ -87,10 +101,12 @@ class Assembler:
             delta.token_ids[: self.tokens - before],
             self.finish,
             delta.prompt_logprobs,
+            self._matcher.found,
+            events,
         )
 
     def _take(self, delta: TokenDelta) -> str:
-        """Decode token by token, up to a stop string or the end token."""
+        """Decode token by token, up to a stop string, the end token or what the reader ends."""
         ids = delta.token_ids
         ends = delta.finish_reason is FinishReason.STOP
         text = ""
@@ -100,10 +116,27 @@ class Assembler:
                 break
             if delta.logprobs:
                 self._held.append(TokenEntry(delta.logprobs[position], self._decoded))
-            text += self._match(self._detokenizer.push((token,)))
+            new = self._match(self._detokenizer.push((token,)))
+            text += new
+            if self._reader is not None:
+                self._read(self._reader, new)
             if self.finish is not None:
                 break
         return text
+
+    def _read(self, reader: Reader, text: str) -> None:
+        """Hand a token's text to the reader, which may end the choice."""
+        self.reasoning_tokens += reader.reasoning
+        if text and reader.push(text):
+            self.finish = "stop"
+
+    def _events(self, reader: Reader) -> tuple[TurnEvent, ...]:
+        """What the reader made of the text so far; a call turns "stop" into "tool_calls"."""
+        if self.finish is not None:
+            reader.finish()
+            if self.finish == "stop" and reader.called:
+                self.finish = "tool_calls"
+        return reader.take()
 
     def _match(self, decoded: str) -> str:
         """What may be sent of new text. Stop strings do not count within min_tokens."""
@@ -118,7 +151,11 @@ class Assembler:
     def _flush(self) -> str:
         """All held text, at the end of the sequence; a stop string may still be found in it."""
         text = self._match(self._detokenizer.flush())
-        return text if self.finish is not None else text + self._matcher.flush()
+        if self.finish is None:
+            text += self._matcher.flush()
+        if self._reader is not None and text:
+            self._reader.push(text)
+        return text
 
     def _release(self, *, everything: bool) -> tuple[TokenEntry, ...]:
         """Entries whose text has been sent, at least its first character; or all at the end."""

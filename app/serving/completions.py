@@ -61,8 +61,12 @@ class CompletionAnswer:
 
     def events(self) -> AsyncGenerator[bytes, None]:
         """The streamed answer."""
-        writer = CompletionChunks(self)
-        return stream(self.generation, writer, self.usage if self.usage_chunk else None)
+        return stream(
+            self.generation.pieces(),
+            CompletionChunks(self),
+            lambda: self.generation.finished,
+            self.usage if self.usage_chunk else None,
+        )
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one piece."""

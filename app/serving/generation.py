@@ -37,6 +37,11 @@ class Generation:
         """Tokens generated in all choices."""
         return sum(assembler.tokens for assembler in self._assemblers)
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of reasoning in all choices, among the generated ones."""
+        return sum(assembler.reasoning_tokens for assembler in self._assemblers)
+
     def cached_tokens(self, first_choices: Sequence[int]) -> int:
         """Prompt tokens that the prefix cache gave, over one choice of each prompt."""
         return sum(self._assemblers[index].cached_tokens for index in first_choices)

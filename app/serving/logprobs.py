@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.serving.assemble import TokenEntry
+from app.serving.events import TokenEntry
 from engine.text.tokenizer import Tokenizer
 from engine.types import TokenLogprobs
 

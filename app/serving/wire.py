@@ -6,12 +6,10 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.responses import Response
 
-from app.serving.assemble import Piece
-from app.serving.generation import Generation
 from app.sse import DONE
 
 
@@ -48,21 +46,29 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """OpenAI's usage object."""
-        return {
+        """OpenAI's usage object; reasoning is a part of the completion, told when there is any."""
+        body: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if self.reasoning_tokens:
+            body["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return body
 
 
-class ChunkWriter(Protocol):
+P_contra = TypeVar("P_contra", contravariant=True)
+P = TypeVar("P")
+
+
+class ChunkWriter(Protocol[P_contra]):
     """Writes the chunks of a streamed answer as ready-made events."""
 
-    def chunk(self, piece: Piece) -> str:
+    def chunk(self, piece: P_contra) -> str:
         """The events for a piece; empty when it holds nothing to send."""
         ...
 
@@ -72,16 +78,19 @@ class ChunkWriter(Protocol):
 
 
 async def stream(
-    generation: Generation, writer: ChunkWriter, count: Callable[[], Usage] | None
+    pieces: AsyncGenerator[list[P], None],
+    writer: ChunkWriter[P],
+    finished: Callable[[], bool],
+    count: Callable[[], Usage] | None,
 ) -> AsyncGenerator[bytes, None]:
     """Events of a streamed answer; what arrives at one wake-up is one chunk of bytes.
 
     ``count`` gives the usage for the chunk before the end; None sends none.
     """
-    async with aclosing(generation.pieces()) as batches:
-        async for pieces in batches:
-            text = "".join(map(writer.chunk, pieces))
-            if generation.finished:
+    async with aclosing(pieces) as batches:
+        async for batch in batches:
+            text = "".join(map(writer.chunk, batch))
+            if finished():
                 text += (writer.usage(count()) if count else "") + DONE
             if text:
                 yield text.encode()

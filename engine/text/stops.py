@@ -16,6 +16,7 @@ class StopMatcher:
     __slots__ = (
         "_failures",
         "_firsts",
+        "_found",
         "_held",
         "_include",
         "_matched",
@@ -35,6 +36,12 @@ class StopMatcher:
         self._matched = 0  # the longest of them
         self._held = ""
         self._stopped = False
+        self._found: str | None = None
+
+    @property
+    def found(self) -> str | None:
+        """The stop string that ended the text, once one has."""
+        return self._found
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take more text; return (what can be sent, whether a stop string is complete).
@@ -66,7 +73,8 @@ class StopMatcher:
             state += stop[state] == char
             self._states[index] = state
             if state == len(stop):
-                longest = max(longest, state)
+                if state > longest:
+                    longest, self._found = state, stop
                 self._states[index] = 0
         return longest
 

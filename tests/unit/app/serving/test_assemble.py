@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.serving.assemble import Assembler, Piece, TokenEntry
+from app.serving.assemble import Assembler, Piece
+from app.serving.events import TokenEntry
 from engine.text.stops import StopMatcher
 from engine.types import FinishReason, TokenDelta, TokenLogprobs
 from tests.support.words import FIRST_BYTE, VOCAB_SIZE, piece_ids, text_assets

@@ -1,0 +1,161 @@
+"""One turn of the assistant, independent of the wire form: what every chat-like endpoint runs.
+
+``start_turn`` checks a ``TurnRequest``, renders and tokenizes the conversation and submits it.
+The ``Turn`` that it returns yields lists of typed events (``app.serving.events``) and counts
+tokens. An endpoint turns its body into a ``TurnRequest`` and writes the events in its own form::
+
+    turn = await start_turn(context, TurnRequest(id=..., messages=..., sampling=...))
+    try:
+        async with aclosing(turn.events()) as batches:
+            async for events in batches:
+                for event in events:
+                    match event: ...
+        usage = turn.usage()
+    finally:
+        turn.close()
+
+``app.serving.respond.respond`` does the outer part over HTTP: it takes an object with ``events``,
+``whole`` and ``close`` (``ChatAnswer`` is an example) and aborts when the client leaves.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from app.errors import bad_field
+from app.protocol.chat import Message, TemplateFields
+from app.protocol.sampling import GenerationFields
+from app.protocol.tools import AUTO, FunctionTool, ToolChoice
+from app.serving.assemble import Piece
+from app.serving.context import ServingContext
+from app.serving.events import Finish, FinishKind, TextDelta, TurnEvent
+from app.serving.generation import Generation
+from app.serving.limits import completion_budget
+from app.serving.logprobs import TokenLabels
+from app.serving.prompts import chat_prompt
+from app.serving.rules import check_choices
+from app.serving.sampling import sampling_params
+from app.serving.start import PromptStart, start
+from app.serving.wire import Usage
+from engine.types import SamplingParams, TokenLogprobs
+
+PromptLogprobs = tuple[TokenLogprobs | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What to generate.
+
+    id: unique; names the sequences in the engine (use the answer's id). sampling: n, stops and
+    everything that ``sampling_params`` reads; its ``model``, ``stream`` and ``max_tokens`` are not
+    read here. max_tokens: None is what is left of the context. logprobs: alternatives per token,
+    None: no log probabilities. tools, tool_choice, parallel_tool_calls: as OpenAI means them.
+    messages_param: the field that errors about the conversation name.
+    """
+
+    id: str
+    messages: Sequence[Message]
+    sampling: GenerationFields
+    template: TemplateFields = field(default_factory=TemplateFields)
+    max_tokens: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    tools: Sequence[FunctionTool] = ()
+    tool_choice: ToolChoice = AUTO
+    parallel_tool_calls: bool = True
+    messages_param: str = "messages"
+
+
+class Turn:
+    """A running turn of ``choices`` choices; its owner calls ``close``."""
+
+    def __init__(
+        self, generation: Generation, prompt_ids: tuple[int, ...], labels: TokenLabels, choices: int
+    ) -> None:
+        self.prompt_ids = prompt_ids
+        self.labels = labels
+        self.choices = choices
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self._generation = generation
+
+    @property
+    def finished(self) -> bool:
+        """True when every choice has ended."""
+        return self._generation.finished
+
+    def close(self) -> None:
+        """Abort what still runs; harmless when called again."""
+        self._generation.close()
+
+    def usage(self) -> Usage:
+        """Token counts; complete once the turn has finished."""
+        generation = self._generation
+        return Usage(
+            len(self.prompt_ids),
+            generation.completion_tokens,
+            generation.cached_tokens((0,)),
+            generation.reasoning_tokens,
+        )
+
+    async def events(self) -> AsyncGenerator[list[TurnEvent], None]:
+        """What the choices add, in the order of arrival; all that is there at one wake-up.
+
+        ``prompt_logprobs``, if asked for, are set before the first list is yielded. Raises
+        ApiError when the engine gives a choice up.
+        """
+        async with aclosing(self._generation.pieces()) as batches:
+            async for pieces in batches:
+                events: list[TurnEvent] = []
+                for piece in pieces:
+                    if piece.prompt_logprobs is not None:
+                        self.prompt_logprobs = piece.prompt_logprobs
+                    _add_events(events, piece)
+                yield events
+
+
+def _add_events(events: list[TurnEvent], piece: Piece) -> None:
+    """Append the events of a piece; text without a reader is its own event."""
+    index = piece.index
+    if piece.events is None:
+        if piece.text or piece.entries or piece.token_ids:
+            events.append(TextDelta(index, piece.text, piece.entries, piece.token_ids))
+    else:
+        if piece.entries or piece.token_ids:
+            events.append(TextDelta(index, "", piece.entries, piece.token_ids))
+        events.extend(piece.events)
+    if piece.finish is not None:
+        events.append(Finish(index, _KINDS[piece.finish], piece.stop))
+
+
+_KINDS: dict[str, FinishKind] = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+
+
+async def start_turn(context: ServingContext, request: TurnRequest) -> Turn:
+    """Check, render, tokenize and submit. Raises ApiError or RequestError; nothing runs then."""
+    choices = request.sampling.n or 1
+    check_choices(context, 1, choices)
+    if request.tools:
+        raise bad_field("tools", "are not supported")
+    prompt_ids = await chat_prompt(context, request.messages, request.template)
+    if not prompt_ids:
+        raise bad_field(request.messages_param, "are rendered to a prompt without tokens")
+    params = _params(context, request, len(prompt_ids))
+    continued = prompt_ids if request.template.continue_final_message else ()
+    prompt = PromptStart(prompt_ids, continued, params)
+    generation = start(context, request.sampling, request.id, [prompt])
+    return Turn(generation, prompt_ids, TokenLabels(context.text.tokenizer), choices)
+
+
+def _params(context: ServingContext, request: TurnRequest, prompt_tokens: int) -> SamplingParams:
+    model = context.engine.model
+    budget = completion_budget(
+        prompt_tokens, request.max_tokens, None, model.context_length, request.messages_param
+    )
+    return sampling_params(
+        request.sampling,
+        max_tokens=budget,
+        vocab_size=model.vocab_size,
+        defaults=context.text.info.generation,
+        logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+    )
