@@ -1,10 +1,11 @@
-"""Bearer keys: every route but /health and /live asks for one when keys are configured."""
+"""API keys: every route but /health and /live asks for one when keys are configured."""
 
 from collections.abc import Iterable
 from hmac import compare_digest
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.dialect import speaks_anthropic
 from app.errors import ApiError, error_response
 
 OPEN_PATHS = frozenset({"/health", "/live"})
@@ -22,6 +23,16 @@ def bearer_token(scope: Scope) -> bytes | None:
             token = token.strip(b" \t")
             return token if scheme.lower() == b"bearer" and token else None
     return None
+
+
+def request_key(scope: Scope) -> bytes | None:
+    """The key of a request: its bearer token or, on Anthropic's routes, its x-api-key header."""
+    token = bearer_token(scope)
+    if token is None and speaks_anthropic(scope):
+        for name, value in scope["headers"]:
+            if name == b"x-api-key":
+                return bytes(value).strip(b" \t") or None
+    return token
 
 
 def matches(token: bytes | None, keys: Iterable[str]) -> bool:
@@ -53,8 +64,8 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._asks and scope["path"] not in OPEN_PATHS:
-            token = bearer_token(scope)
+            token = request_key(scope)
             if not matches(token, self._keys):
-                await error_response(unauthorized(token))(scope, receive, send)
+                await error_response(unauthorized(token), scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -8,7 +8,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from app.dialect import anthropic_error, speaks_anthropic
 from engine.errors import (
     ContextLengthError,
     EngineUnavailableError,
@@ -64,14 +66,21 @@ def error_json(error: ApiError) -> str:
     return json.dumps({"error": error.as_object()}, allow_nan=False)
 
 
-def error_response(error: ApiError) -> Response:
-    """The whole HTTP answer for ``error``."""
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """The whole HTTP answer for ``error``, in the words of the API that ``scope`` speaks."""
     return Response(
-        error_json(error),
+        anthropic_json(error, scope) if speaks_anthropic(scope) else error_json(error),
         status_code=error.status,
         headers=error.headers,
         media_type="application/json",
     )
+
+
+def anthropic_json(error: ApiError, scope: Scope) -> str:
+    """The error as Anthropic words it, with the id of the request, as one line of valid JSON."""
+    request_id = scope.get("state", {}).get("request_id")
+    body = anthropic_error(error.status, _clean(error.message), request_id)
+    return json.dumps(body, allow_nan=False)
 
 
 def to_api_error(exc: BaseException) -> ApiError:
@@ -111,7 +120,7 @@ def install_error_handlers(app: Starlette) -> None:
 async def answer_unforeseen(request: Request, exc: Exception) -> Response:
     """500 with a generic message; the traceback goes to the log only."""
     logger.error("unforeseen error in %s %s", request.method, route_of(request), exc_info=exc)
-    return error_response(to_api_error(exc))
+    return error_response(to_api_error(exc), request.scope)
 
 
 def route_of(request: Request) -> str:
@@ -121,7 +130,7 @@ def route_of(request: Request) -> str:
 
 
 async def _answer(request: Request, exc: Exception) -> Response:
-    return error_response(to_api_error(exc))
+    return error_response(to_api_error(exc), request.scope)
 
 
 def _clean(text: str) -> str:

@@ -77,7 +77,7 @@ def _add_middleware(app: Starlette, server: ServerConfig, service: Service) -> N
         app.add_middleware(
             CORSMiddleware,
             allow_origins=server.cors_origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             allow_credentials=False,
             expose_headers=(REQUEST_ID, "retry-after"),

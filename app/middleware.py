@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.dialect import speaks_anthropic
 from app.errors import CLIENT_CLOSED, answer_unforeseen, error_response, route_of
 from app.observe import HttpMetrics
 from app.service import Service
@@ -21,6 +22,7 @@ from app.sse import disconnected
 logger = logging.getLogger("flare.http")
 
 REQUEST_ID = "x-request-id"
+ANTHROPIC_REQUEST_ID = "request-id"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 GONE_SECONDS = 1.0
 """How long after a failed send the server may take to see that the client has gone."""
@@ -49,7 +51,10 @@ class RecordMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = request_id
+                if speaks_anthropic(scope):
+                    headers[ANTHROPIC_REQUEST_ID] = request_id
             await send(message)
 
         try:
@@ -118,7 +123,7 @@ class ReadinessMiddleware:
         if scope["type"] == "http" and _serves(scope["path"]):
             refusal = self._service.refusal()
             if refusal is not None:
-                await error_response(refusal)(scope, receive, send)
+                await error_response(refusal, scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

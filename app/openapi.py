@@ -72,8 +72,9 @@ def _operation(endpoint: Endpoint, path: str) -> dict[str, Any]:
     names = _PARAMETER.findall(endpoint.path)
     if names:
         operation["parameters"] = [_path_parameter(name) for name in names]
-    if endpoint.body is not None:
-        content = {JSON: {"schema": _body_schema(endpoint.body)}}
+    body = endpoint.body_model
+    if body is not None:
+        content = {JSON: {"schema": _body_schema(body)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 

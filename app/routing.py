@@ -1,7 +1,7 @@
 """The route table: what is served where, for the router and for the API description."""
 
 import inspect
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,7 +27,8 @@ class Endpoint:
     """One method of one path. ``body`` is the model of its request, if it takes one.
 
     ``produces`` are the content types of its success. Without ``tag`` it is left out of the API's
-    description. ``head``: it answers HEAD, too.
+    description. ``head``: it answers HEAD, too. ``load_body`` stands for ``body`` where the model
+    is only built when somebody asks for it.
     """
 
     method: str
@@ -37,11 +38,17 @@ class Endpoint:
     body: type[RequestModel] | None = None
     produces: tuple[str, ...] = (JSON,)
     head: bool = False
+    load_body: Callable[[], type[RequestModel]] | None = None
 
     @property
     def name(self) -> str:
         """The name of the handler."""
         return self.handler.__name__
+
+    @property
+    def body_model(self) -> type[RequestModel] | None:
+        """The model of the request's body, if it takes one."""
+        return self.load_body() if self.load_body is not None else self.body
 
     @property
     def description(self) -> str:

@@ -22,6 +22,11 @@ KEEP_ALIVE = b": keep-alive\n\n"
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
+def error_event(error: ApiError) -> bytes:
+    """The event that ends a broken stream of the OpenAI kind."""
+    return b"data: " + error_json(error).encode() + b"\n\n"
+
+
 class ClientGone(Exception):
     """The client closed the connection before its answer was ready."""
 
@@ -52,9 +57,9 @@ class EventStream(Response):
     """Streams ready-made events.
 
     An error before the first event is a plain JSON answer with its own status, as long as the
-    silence has not been broken by a keep-alive; later it is one ``error`` event and the end.
-    After ``ping_seconds`` without an event a comment is sent (0: never). ``close`` is called
-    once, however the answer ends.
+    silence has not been broken by a keep-alive; later it is what ``failure`` makes of it, one
+    ``error`` event unless told otherwise, and the end. After ``ping_seconds`` without an event
+    ``keep_alive`` is sent (0: never). ``close`` is called once, however the answer ends.
     """
 
     media_type = EVENT_STREAM
@@ -65,12 +70,16 @@ class EventStream(Response):
         *,
         ping_seconds: float,
         close: Callable[[], None],
+        failure: Callable[[ApiError], bytes] = error_event,
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._ping_seconds = ping_seconds
         self._close = close
+        self._failure = failure
+        self._keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         serve = asyncio.ensure_future(self._serve(scope, receive, send))
@@ -85,7 +94,7 @@ class EventStream(Response):
             self._close()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = _Writer(send, self.status_code, self.raw_headers)
+        writer = _Writer(send, self.status_code, self.raw_headers, self._keep_alive)
         pings = asyncio.ensure_future(writer.keep_alive(self._ping_seconds))
         try:
             async for chunk in self._events:
@@ -97,9 +106,9 @@ class EventStream(Response):
                 logger.error("unforeseen error in a streamed answer", exc_info=exc)
             if not writer.started:
                 await _cancel(pings)
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
-            await writer.write(b"data: " + error_json(error).encode() + b"\n\n")
+            await writer.write(self._failure(error))
         finally:
             await _cancel(pings)
         await writer.end()
@@ -108,10 +117,13 @@ class EventStream(Response):
 class _Writer:
     """Sends the headers with the first bytes, and comments during silence."""
 
-    def __init__(self, send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, send: Send, status: int, headers: list[tuple[bytes, bytes]], keep_alive: bytes
+    ) -> None:
         self.started = False
         self._send = send
         self._start = {"type": "http.response.start", "status": status, "headers": headers}
+        self._keep_alive = keep_alive
         self._lock = asyncio.Lock()
         self._last = asyncio.get_running_loop().time()
 
@@ -127,13 +139,13 @@ class _Writer:
         await self.write(b"", more=False)
 
     async def keep_alive(self, seconds: float) -> None:
-        """Send a comment after each ``seconds`` of silence, for ever; 0 sends none."""
+        """Break every silence of ``seconds``, for ever; 0 sends nothing."""
         while seconds > 0:
             wait = self._last + seconds - asyncio.get_running_loop().time()
             if wait > 0:
                 await asyncio.sleep(wait)
             else:
-                await self.write(KEEP_ALIVE)
+                await self.write(self._keep_alive)
 
 
 async def _cancel(*tasks: asyncio.Future[Any]) -> None:

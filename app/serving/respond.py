@@ -1,7 +1,7 @@
 """Send an answer, streamed or whole, for as long as the client is there."""
 
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,17 +21,26 @@ class Answer(Protocol):
     def close(self) -> None: ...
 
 
+A = TypeVar("A", bound=Answer)
+
+
 async def respond(
     request: Request,
-    starting: Coroutine[Any, Any, Answer],
+    starting: Coroutine[Any, Any, A],
     *,
     stream: bool,
     ping_seconds: float,
+    open_stream: Callable[[A, float], Response] | None = None,
 ) -> Response:
-    """Start an answer and send it. Errors before the first event keep their HTTP status."""
+    """Start an answer and send it. Errors before the first event keep their HTTP status.
+
+    ``open_stream`` makes the streamed response where the events are not of the usual kind.
+    """
     try:
         if stream:
             answer = await while_connected(request, starting)
+            if open_stream is not None:
+                return open_stream(answer, ping_seconds)
             return EventStream(answer.events(), ping_seconds=ping_seconds, close=answer.close)
         return json_response(await while_connected(request, _whole(starting)))
     except ClientGone:
