@@ -1,6 +1,7 @@
 """API keys: every route but /health and /live asks for one when keys are configured."""
 
 from collections.abc import Iterable
+from hashlib import sha256
 from hmac import compare_digest
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,6 +34,11 @@ def request_key(scope: Scope) -> bytes | None:
             if name == b"x-api-key":
                 return bytes(value).strip(b" \t") or None
     return token
+
+
+def key_owner(scope: Scope, *, keyed: bool) -> bytes:
+    """Whose kept data a request may see: a digest of its key; empty where none is asked for."""
+    return sha256(request_key(scope) or b"").digest() if keyed else b""
 
 
 def matches(token: bytes | None, keys: Iterable[str]) -> bool:

@@ -8,7 +8,7 @@ class ServerConfig:
     """What the application is told. Empty tuples mean: none, or what the core says.
 
     served_model_names: the first one is shown in answers. Limits are in bytes and seconds;
-    ping_seconds 0 sends no keep-alive comments.
+    ping_seconds 0 sends no keep-alive comments; response_store_bytes 0 keeps no responses.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -18,3 +18,4 @@ class ServerConfig:
     max_body_bytes: int = 10 * 1024 * 1024
     drain_seconds: float = 30.0
     ping_seconds: float = 15.0
+    response_store_bytes: int = 64 * 1024 * 1024

@@ -1,6 +1,6 @@
 """What routes ask for: the service, its serving context, the server's configuration."""
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 
@@ -9,6 +9,9 @@ from app.observe import HttpMetrics
 from app.openapi import ApiDescription
 from app.service import Service
 from app.serving.context import ServingContext
+
+if TYPE_CHECKING:  # most servers never get a request that needs it
+    from app.serving.responses.store import ResponseStore
 
 
 def get_service(request: Request) -> Service:
@@ -22,6 +25,16 @@ def get_context(request: Request) -> ServingContext:
 
 def get_server_config(request: Request) -> ServerConfig:
     return cast(ServerConfig, request.app.state.config)
+
+
+def get_response_store(request: Request) -> "ResponseStore":
+    """Where responses are kept; made when first asked for."""
+    from app.serving.responses.store import ResponseStore
+
+    state = request.app.state
+    if state.responses is None:
+        state.responses = ResponseStore(get_server_config(request).response_store_bytes)
+    return cast(ResponseStore, state.responses)
 
 
 def get_http_metrics(request: Request) -> HttpMetrics:

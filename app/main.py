@@ -29,12 +29,24 @@ from app.routes import (
     health,
     metrics,
     models,
+    responses,
     tokenize,
 )
 from app.routing import make_routes
 from app.service import Service
 
-MODULES = (chat, completions, tokenize, models, config, embeddings, metrics, health, docs)
+MODULES = (
+    chat,
+    completions,
+    responses,
+    tokenize,
+    models,
+    config,
+    embeddings,
+    metrics,
+    health,
+    docs,
+)
 ENDPOINTS = tuple(endpoint for module in MODULES for endpoint in module.ENDPOINTS)
 
 
@@ -58,6 +70,7 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.config = server
+    app.state.responses = None
     app.state.http_metrics = HttpMetrics()
     app.state.api = ApiDescription(ENDPOINTS)
     install_error_handlers(app)

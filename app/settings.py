@@ -22,6 +22,7 @@ Port = Annotated[int, BeforeValidator(values.whole(0, 65535))]
 Threads = Annotated[int, BeforeValidator(values.whole(1, 4096))]
 Drafts = Annotated[int, BeforeValidator(values.whole(0, 64))]
 Size = Annotated[int, BeforeValidator(values.size(1024))]
+SizeOrNone = Annotated[int, BeforeValidator(values.size(0))]
 Seconds = Annotated[float, BeforeValidator(values.seconds(0, 86400))]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.names)]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.origins)]
@@ -87,6 +88,11 @@ class Settings(BaseSettings):
     max_body_bytes: Size = _setting(
         10 * 1024 * 1024, "limits", "largest request body, in bytes or as 10MiB; above it: 413"
     )
+    response_store: SizeOrNone = _setting(
+        64 * 1024 * 1024,
+        "limits",
+        "memory for responses that can be read again and continued, in bytes or as 64MiB; 0: none",
+    )
     kv_cache_memory: Size | None = _setting(
         None, "engine", "KV cache in bytes or as 2GiB; unset: sized from free memory"
     )
@@ -151,4 +157,5 @@ class Settings(BaseSettings):
             max_body_bytes=self.max_body_bytes,
             drain_seconds=self.drain_seconds,
             ping_seconds=self.ping_seconds,
+            response_store_bytes=self.response_store,
         )

@@ -95,6 +95,7 @@ COUNTS = [
     "tensor_parallel_size",
     "max_queue",
     "max_body_bytes",
+    "response_store",
     "kv_cache_memory",
     "draft_tokens",
     "drain_seconds",
@@ -226,6 +227,7 @@ def test_every_server_setting_arrives() -> None:
         "--drain-seconds=2.5",
         "--ping-seconds=0",
         "--max-body-bytes=2MiB",
+        "--response-store=0",
     ).server_config()
     assert config == ServerConfig(
         served_model_names=("m1", "m2"),
@@ -235,6 +237,7 @@ def test_every_server_setting_arrives() -> None:
         max_body_bytes=2 << 20,
         drain_seconds=2.5,
         ping_seconds=0.0,
+        response_store_bytes=0,
     )
 
 

@@ -1,0 +1,115 @@
+"""Input items of ``/v1/responses``: messages, function calls and their outputs, reasoning."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from app.protocol.body import RequestModel
+
+MAX_ITEMS = 4096
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+class InputPart(BaseModel):
+    """One part of a message or of a function's output. Only text is understood."""
+
+    model_config = RequestModel.model_config
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _only_text(self) -> "InputPart":
+        if self.type not in (*TEXT_PARTS, "refusal"):
+            raise ValueError(f"content parts of type {self.type[:40]!r} are not supported")
+        name = "refusal" if self.type == "refusal" else "text"
+        if getattr(self, name) is None:
+            raise ValueError(f"a part of type {self.type!r} needs the field {name!r}")
+        return self
+
+    @property
+    def plain(self) -> str:
+        """The part's text."""
+        return (self.refusal if self.type == "refusal" else self.text) or ""
+
+
+Content = str | Annotated[list[InputPart], Field(fail_fast=True)]
+
+
+class ItemModel(BaseModel):
+    """What all items have. ``status`` tells what a server said of an item; it changes nothing."""
+
+    model_config = RequestModel.model_config
+
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+
+class MessageItem(ItemModel):
+    """One turn of the conversation; ``type`` may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class CallItem(ItemModel):
+    """A function call that an earlier turn of the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OutputItem(ItemModel):
+    """What the function answered."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+class ReasoningText(BaseModel):
+    """A part of what the model thought."""
+
+    model_config = RequestModel.model_config
+
+    type: Literal["reasoning_text", "text"]
+    text: str
+
+
+class ReasoningItem(ItemModel):
+    """What an earlier turn of the model thought."""
+
+    type: Literal["reasoning"]
+    summary: list[dict[str, Any]] = Field(default_factory=list)
+    content: list[ReasoningText] | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> "ReasoningItem":
+        if (self.model_extra or {}).get("encrypted_content") is not None:
+            raise ValueError("the field 'encrypted_content' of an item is not supported")
+        return self
+
+
+def _item_type(value: object) -> object:
+    """Name a missing type, and refuse the types of OpenAI's hosted tools by name."""
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("type")
+    if kind is None:
+        return {**value, "type": "message"}
+    if kind not in ITEM_TYPES:
+        raise ValueError(f"items of type {str(kind)[:40]!r} are not supported")
+    return value
+
+
+Item = MessageItem | CallItem | OutputItem | ReasoningItem
+InputItem = Annotated[
+    Annotated[Item, Field(discriminator="type")],
+    BeforeValidator(_item_type, json_schema_input_type=Item),
+]
+Items = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
