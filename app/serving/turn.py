@@ -48,8 +48,9 @@ class TurnRequest:
 
     id: unique; names the sequences in the engine (use the answer's id). sampling: n, stops and
     everything that ``sampling_params`` reads; its ``model``, ``stream`` and ``max_tokens`` are not
-    read here. max_tokens: None is what is left of the context. logprobs: alternatives per token,
-    None: no log probabilities. tools, tool_choice, parallel_tool_calls: as OpenAI means them.
+    read here. max_tokens: refused when the context has no room for as many; None: ``most_tokens``,
+    which are cut to what is left of the context; None: all that is left. logprobs: alternatives
+    per token, None: no log probabilities. tools, tool_choice, parallel_tool_calls: as OpenAI means them.
     messages_param: the field that errors about the conversation name.
     """
 
@@ -58,6 +59,7 @@ class TurnRequest:
     sampling: GenerationFields
     template: TemplateFields = field(default_factory=TemplateFields)
     max_tokens: int | None = None
+    most_tokens: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     tools: Sequence[FunctionTool] = ()
@@ -149,7 +151,11 @@ async def start_turn(context: ServingContext, request: TurnRequest) -> Turn:
 def _params(context: ServingContext, request: TurnRequest, prompt_tokens: int) -> SamplingParams:
     model = context.engine.model
     budget = completion_budget(
-        prompt_tokens, request.max_tokens, None, model.context_length, request.messages_param
+        prompt_tokens,
+        request.max_tokens,
+        request.most_tokens,
+        model.context_length,
+        request.messages_param,
     )
     return sampling_params(
         request.sampling,

@@ -1,0 +1,114 @@
+"""Content blocks of ``/v1/messages``: text, thinking, tool use and tool results."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from app.protocol.body import RequestModel
+
+MAX_BLOCKS = 4096
+
+
+class TextBlock(BaseModel):
+    """Text. ``cache_control`` asks for what the prefix cache does anyway."""
+
+    model_config = RequestModel.model_config
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(BaseModel):
+    """What an earlier turn of the model thought."""
+
+    model_config = RequestModel.model_config
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+class ToolUseBlock(BaseModel):
+    """A call that an earlier turn of the model made."""
+
+    model_config = RequestModel.model_config
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+def _named(*types: str) -> BeforeValidator:
+    """Refuse blocks of other types by name."""
+
+    def check(value: object) -> object:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind not in types:
+            raise ValueError(f"content blocks of type {kind[:40]!r} are not supported here")
+        return value
+
+    return BeforeValidator(check)
+
+
+OnlyText = Annotated[TextBlock, _named("text")]
+TextBlocks = Annotated[list[OnlyText], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+
+
+class ToolResultBlock(BaseModel):
+    """What the tool answered. is_error: the content says why the call failed."""
+
+    model_config = RequestModel.model_config
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | TextBlocks | None = None
+    is_error: bool | None = None
+
+
+UserBlock = TextBlock | ToolResultBlock
+AssistantBlock = TextBlock | ThinkingBlock | ToolUseBlock
+UserBlocks = Annotated[
+    list[
+        Annotated[Annotated[UserBlock, Field(discriminator="type")], _named("text", "tool_result")]
+    ],
+    Field(max_length=MAX_BLOCKS, fail_fast=True),
+]
+AssistantBlocks = Annotated[
+    list[
+        Annotated[
+            Annotated[AssistantBlock, Field(discriminator="type")],
+            _named("text", "thinking", "tool_use"),
+        ]
+    ],
+    Field(max_length=MAX_BLOCKS, fail_fast=True),
+]
+
+
+class UserTurn(BaseModel):
+    """What the user says, and what tools answered."""
+
+    model_config = RequestModel.model_config
+
+    role: Literal["user"]
+    content: str | UserBlocks
+
+
+class AssistantTurn(BaseModel):
+    """What the model said; as the last turn, what it is to go on with."""
+
+    model_config = RequestModel.model_config
+
+    role: Literal["assistant"]
+    content: str | AssistantBlocks
+
+
+class SystemTurn(BaseModel):
+    """An instruction within the conversation."""
+
+    model_config = RequestModel.model_config
+
+    role: Literal["system"]
+    content: str | TextBlocks
+
+
+Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]

@@ -1,0 +1,159 @@
+"""``POST /v1/messages``: body to running turn to whole or streamed message; and token counts."""
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.errors import ApiError, anthropic_json, bad_field
+from app.protocol.chat import TemplateFields
+from app.protocol.messages import CountRequest, MessageRequest, PromptFields
+from app.protocol.sampling import GenerationFields
+from app.protocol.tools import AUTO, FunctionTool, ToolChoice
+from app.serving.anthropic.conversation import continues, to_messages
+from app.serving.anthropic.writer import PING, MessageWriter
+from app.serving.context import ServingContext
+from app.serving.prompts import chat_prompt
+from app.serving.turn import Turn, TurnRequest, start_turn
+from app.sse import EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAnswer:
+    """A running message; its owner calls ``close``."""
+
+    turn: Turn
+    writer: MessageWriter
+
+    def close(self) -> None:
+        """Abort what still runs."""
+        self.turn.close()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The streamed message; it begins with the model's first token."""
+        begun = False
+        async with aclosing(self.turn.events()) as batches:
+            async for events in batches:
+                text = "" if begun else self.writer.begin(self.turn.usage())
+                begun = True
+                text += "".join(map(self.writer.add, events))
+                if self.turn.finished:
+                    text += self.writer.end(self.turn.usage())
+                if text:
+                    yield text.encode()
+
+    async def whole(self) -> dict[str, Any]:
+        """The message in one piece."""
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+        return self.writer.body
+
+
+def stream_opener(request: Request) -> Callable[[MessageAnswer, float], Response]:
+    """Makes the streamed HTTP response to ``request``: pings and errors are Anthropic's events."""
+
+    def failure(error: ApiError) -> bytes:
+        return f"event: error\ndata: {anthropic_json(error, request.scope)}\n\n".encode()
+
+    def open_stream(answer: MessageAnswer, ping_seconds: float) -> Response:
+        return EventStream(
+            answer.events(),
+            ping_seconds=ping_seconds,
+            close=answer.close,
+            failure=failure,
+            keep_alive=PING.encode(),
+        )
+
+    return open_stream
+
+
+async def start_message(context: ServingContext, request: MessageRequest) -> MessageAnswer:
+    """Check, render, tokenize and submit. Raises ApiError or RequestError; nothing runs then."""
+    context.check_model(request.model)
+    check_fields(request)
+    message_id = f"msg_{secrets.token_hex(12)}"
+    turn = await start_turn(context, _turn(message_id, request))
+    left = context.engine.model.context_length - len(turn.prompt_ids)
+    limit = "max_tokens" if request.max_tokens <= left else "model_context_window_exceeded"
+    body: dict[str, Any] = {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+    return MessageAnswer(turn, MessageWriter(body, limit))
+
+
+async def count_tokens(context: ServingContext, request: CountRequest) -> dict[str, Any]:
+    """How many tokens the prompt of such a message has."""
+    context.check_model(request.model)
+    check_fields(request)
+    ids = await chat_prompt(context, to_messages(request), _template(request))
+    return {"input_tokens": len(ids)}
+
+
+def check_fields(request: PromptFields) -> None:
+    """Rules between fields, and values that are not supported. Raises ApiError (400)."""
+    thinking = request.thinking
+    if thinking is not None and thinking.type != "disabled":
+        raise bad_field("thinking", "is not supported: this model does not think")
+
+
+def function_tools(request: PromptFields) -> tuple[FunctionTool, ...]:
+    """The tools that the model may use. Raises ApiError (400) for a name given twice."""
+    tools = tuple(
+        FunctionTool(tool.name, tool.description, tool.input_schema or {}, bool(tool.strict))
+        for tool in request.tools or ()
+    )
+    names = [tool.name for tool in tools]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise bad_field("tools", f"has more than one tool named {min(twice)!r}")
+    return tools
+
+
+def tool_choice(request: PromptFields, tools: Sequence[FunctionTool]) -> ToolChoice:
+    """Which tool is to be used. Raises ApiError (400, param tool_choice)."""
+    choice = request.tool_choice
+    if choice is None:
+        return AUTO
+    if choice.type in ("any", "tool") and not tools:
+        raise bad_field("tool_choice", "may only be given together with tools")
+    if choice.type == "tool":
+        if choice.name not in {tool.name for tool in tools}:
+            raise bad_field("tool_choice", "must name a tool that is among the tools")
+        return ToolChoice("named", choice.name)
+    return {"auto": AUTO, "any": ToolChoice("required"), "none": ToolChoice("none")}[choice.type]
+
+
+def _turn(message_id: str, request: MessageRequest) -> TurnRequest:
+    tools = function_tools(request)
+    choice = request.tool_choice
+    return TurnRequest(
+        id=message_id,
+        messages=to_messages(request),
+        sampling=GenerationFields(
+            model=request.model,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            stop=list(request.stop_sequences or ()),
+        ),
+        template=_template(request),
+        most_tokens=request.max_tokens,
+        tools=tools,
+        tool_choice=tool_choice(request, tools),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+    )
+
+
+def _template(request: PromptFields) -> TemplateFields:
+    return TemplateFields(continue_final_message=continues(request) or None)
