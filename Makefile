@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format build clean
+.PHONY: help setup serve test lint format build bench bench-peers clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ NATIVE := $(shell find cpu_ext -type f 2>/dev/null)
 ARGS ?=
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: $(VENV)/.installed $(VENV)/.model ## Create .venv, build the native code, install the default model
 
@@ -34,6 +34,12 @@ format: $(VENV)/.test ## Format the Python code
 	$(BIN)/ruff format .
 
 build: $(VENV)/.installed ## Rebuild the native extension when its sources changed
+
+bench: setup $(VENV)/.test ## Measure Flare and the installed peers side by side (docs/benchmarks.md)
+	@$(BIN)/python -m benchmarks.serving $(ARGS)
+
+bench-peers: ## Install the peers of `make bench` under .bench/ (llama.cpp builds for some minutes)
+	@PYTHON=$(PYTHON) benchmarks/install_peers.sh $(ARGS)
 
 clean: ## Remove the environment and build products
 	rm -rf $(VENV) build

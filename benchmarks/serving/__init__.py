@@ -1,0 +1,1 @@
+"""Side-by-side serving benchmark: Flare and other servers, one client, one run."""
