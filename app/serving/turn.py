@@ -50,8 +50,8 @@ class TurnRequest:
     everything that ``sampling_params`` reads; its ``model``, ``stream`` and ``max_tokens`` are not
     read here. max_tokens: refused when the context has no room for as many; None: ``most_tokens``,
     which are cut to what is left of the context; None: all that is left. logprobs: alternatives
-    per token, None: no log probabilities. tools, tool_choice, parallel_tool_calls: as OpenAI means them.
-    messages_param: the field that errors about the conversation name.
+    per token, None: no log probabilities. tools, tool_choice, parallel_tool_calls: as OpenAI means
+    them. messages_param: the field that errors about the conversation name.
     """
 
     id: str
