@@ -56,6 +56,16 @@ class RequestError(FlareError):
     code: str | None = None
 
 
+class GrammarError(RequestError):
+    """A grammar is not valid, not supported or too large; ``param`` names the request field."""
+
+    code = "invalid_grammar"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class ContextLengthError(RequestError):
     """Prompt and completion do not fit the context or the KV pool."""
 

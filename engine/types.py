@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Speculative = Literal["off", "ngram", "mtp"]
 """Methods of speculative decoding."""
@@ -11,13 +15,68 @@ MAX_LOGPROBS = 20
 """Alternatives that may be asked for per token."""
 
 
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+"""Ways to say what a text must look like."""
+
+
 class FinishReason(StrEnum):
     """Why a sequence ended. ABORT is never shown to a client as a normal end."""
 
-    STOP = "stop"  # an end token or a stop token id
+    STOP = "stop"  # an end token, a stop token id, or a grammar that allows nothing more
     LENGTH = "length"  # max_tokens or the context length
     ABORT = "abort"
     ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What the text of a sequence must look like, as its author wrote it.
+
+    text: by kind, a JSON schema as JSON text, a regular expression that matches the whole text,
+    a JSON array of strings to choose from, or a Lark grammar (llguidance's dialect) with a rule
+    ``start``; empty for json_object. after: the text that the grammar begins behind (the end
+    marker of a model's reasoning); what precedes it is free. param: the request field that errors
+    name.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+    after: str | None = None
+    param: str | None = field(default=None, compare=False)
+
+
+class GrammarMatcher(Protocol):
+    """Where one sequence is in its grammar."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text is complete and nothing more may follow."""
+        ...
+
+    def fill(self, mask: "NDArray[np.uint32]") -> str | None:
+        """Write the ids that may come next, one bit each, lowest bit first.
+
+        End tokens are among them where the text may end. Returns why the grammar cannot go on
+        (a limit was hit), else None.
+        """
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Take a drawn token in."""
+        ...
+
+
+class CompiledGrammar(Protocol):
+    """A grammar ready for use by any number of sequences."""
+
+    @property
+    def mask_words(self) -> int:
+        """32-bit words of a mask."""
+        ...
+
+    def matcher(self, output_ids: Sequence[int]) -> GrammarMatcher:
+        """A matcher behind the tokens that a sequence has generated so far."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +84,9 @@ class SamplingParams:
     """How one sequence is sampled. ``seed`` is always set (the front draws one if needed).
 
     Draws depend on (seed, position) alone. top_k 0, top_p 1, min_p 0, penalties 0 (repetition: 1)
-    disable. logprobs: None = none wanted, 0..20 = that many alternatives beside the chosen token;
-    values are log-softmax of the model's raw logits, before temperature, penalties and bias.
+    disable. grammar: ids that it does not allow are never drawn. logprobs: None = none wanted,
+    0..20 = that many alternatives beside the chosen token; values are log-softmax of the model's
+    raw logits, before temperature, penalties, bias and grammar.
     """
 
     max_tokens: int
@@ -44,6 +104,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: GrammarSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +112,7 @@ class GenerationRequest:
     """One sequence to generate (n > 1 is several requests). ``prompt_ids`` is not empty.
 
     priority: lower values are admitted first and preempted last; ties go by arrival.
+    grammar: ``sampling.grammar``, compiled (``engine.grammar.compiler``); both or none are set.
     """
 
     id: str
@@ -58,6 +120,7 @@ class GenerationRequest:
     sampling: SamplingParams
     cache_salt: str | None = None
     priority: int = 0
+    grammar: CompiledGrammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

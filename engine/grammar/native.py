@@ -1,0 +1,48 @@
+"""The compiler itself, on llguidance: from a ``GrammarSpec`` to a matcher that starts its text."""
+
+from collections.abc import Collection
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits
+
+from engine.errors import GrammarError
+from engine.grammar.compiled import Grammar, one_line, reason
+from engine.grammar.source import grammar_source, marker_text, marker_token
+from engine.grammar.vocabulary import native_vocabulary
+from engine.text.tokenizer import Tokenizer
+from engine.types import GrammarSpec
+
+
+class NativeCompiler:
+    """Blocks; safe to use from several threads. llguidance releases the interpreter's lock."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._vocabulary = native_vocabulary(tokenizer, vocab_size, eos_ids)
+        # A mask may cost about 15 ms, a compilation a few tens of ms per limit that it reaches.
+        self._limits = LLParserLimits(verbose_errors=False)
+
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        """Raises GrammarError with the reason."""
+        try:
+            source = grammar_source(spec, self._marker(spec.after))
+        except ValueError as error:
+            raise GrammarError(one_line(str(error)), spec.param) from None
+        start = LLMatcher(self._vocabulary, source, log_level=0, limits=self._limits)
+        if (fault := reason(start)) is not None:
+            raise GrammarError(f"is not supported: {fault}", spec.param)
+        grammar = Grammar(start, self._vocab_size)
+        # The first mask prepares the lexer, and shows whether there is any text at all.
+        if grammar.matcher(()).fill(np.empty(grammar.mask_words, np.uint32)) is not None:
+            raise GrammarError("allows no text at all", spec.param)
+        return grammar
+
+    def _marker(self, text: str | None) -> str | None:
+        """``text`` in Lark's notation: a control token where it is one."""
+        if text is None:
+            return None
+        ids = self._tokenizer.encode(text, add_special=False)
+        if len(ids) == 1 and ids[0] in self._tokenizer.special_ids:
+            return marker_token(ids[0])
+        return marker_text(text)
