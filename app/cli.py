@@ -87,6 +87,8 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise SettingsError(f"there is no command {name!r}", f"one of: {', '.join(COMMANDS)}")
     gc.disable()  # imports make many objects and no garbage: looking for it is a tenth of a start
+    # pydantic looks for plugins in the metadata of every installed package: another tenth
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     module = importlib.import_module(f"app.commands.{name}")
     gc.enable()
     command = cast(Callable[[list[str]], int], module.main)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from engine.config import Isa
 from engine.core.schema import Graph, ModelSpec
 from engine.device.base import BatchShape, InputBuffers
-from engine.device.cpu.lower import lower, weight_names
+from engine.device.cpu.lower import Lowering, weight_names
 from engine.device.cpu.sampler import CpuSampler
 from engine.device.cpu.weights import all_bytes
 from engine.errors import DeviceError
@@ -80,6 +80,7 @@ class CpuDevice:
                 "Lower --kv-cache-memory, or --max-num-seqs.",
             ) from error
         self._inputs = _inputs(self._context)
+        self._lowering = Lowering()
 
     @property
     def isa(self) -> str:
@@ -114,7 +115,7 @@ class CpuDevice:
             native = flare_cpu.Executable(
                 self._context,
                 (domain.tokens, domain.seqs, domain.logits),
-                lower(program),
+                self._lowering.lower(program),
                 [self._weights[name] for name in names],
             )
         except (ValueError, MemoryError) as error:
