@@ -1,6 +1,7 @@
 """The composition root: from a configuration to a loaded, selected, pruned engine."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.batch.plan import Planner
@@ -28,6 +29,7 @@ from engine.ranks.local import (
     instantiate,
     warm,
 )
+from engine.runtime.grammar import SlotGrammars
 from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
@@ -47,24 +49,36 @@ class LoadPlan:
     ranks: tuple[RankPlan, ...]
 
 
-def load_engine(config: EngineConfig, open_with: OpenDevice | None = None) -> Engine:
+def load_engine(
+    config: EngineConfig,
+    open_with: OpenDevice | None = None,
+    *,
+    on_instantiated: Callable[[], None] = lambda: None,
+) -> Engine:
     """Load an engine: open, validate, select, prune, budget, instantiate, warm up.
 
     Blocks; start the engine in an event loop afterwards. ``open_with`` replaces the device of
-    the plan (tests). Raises SettingsError, CoreError, SelectionError or DeviceError.
+    the plan (tests). ``on_instantiated`` is called when what is left is native and holds no
+    interpreter lock, so that other work can run beside it. Raises SettingsError, CoreError, SelectionError or DeviceError.
     """
     phases = Phases()
     with phases.time("open"):
         core = open_core(config.core)
     try:
-        engine = _load(config, core, phases, open_with)
+        engine = _load(config, core, phases, open_with, on_instantiated)
     finally:
         core.close()
     logger.info("loaded in %.0f ms", 1000 * phases.seconds["total"])
     return engine
 
 
-def _load(config: EngineConfig, core: Core, phases: Phases, open_with: OpenDevice | None) -> Engine:
+def _load(
+    config: EngineConfig,
+    core: Core,
+    phases: Phases,
+    open_with: OpenDevice | None,
+    on_instantiated: Callable[[], None],
+) -> Engine:
     with phases.time("validate"):
         validate(core.manifest)
     with phases.time("plan"):
@@ -74,6 +88,7 @@ def _load(config: EngineConfig, core: Core, phases: Phases, open_with: OpenDevic
         device = open_with(spec) if open_with else open_device(spec, config.threads, config.cpu_isa)
     with phases.time("instantiate"):
         rank = instantiate(plan.ranks[0], device, plan.pruned)
+    on_instantiated()
     with phases.time("verify"):
         core.verify_storage()
     with phases.time("warm"):
@@ -136,7 +151,8 @@ def _assemble(
     cache = KVCache(told.num_blocks + 1, kv.block_size, config.prefix_cache)
     scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens)
     tables = SlotTables(scheduler.max_running, told.max_model_len, kv.block_size)
-    runner = ModelRunner(rank.device, rank.executables, tables)
+    grammars = SlotGrammars(frozenset(manifest.model.eos_token_ids))
+    runner = ModelRunner(rank.device, rank.executables, tables, grammars)
     loop = EngineLoop(scheduler, Planner(plan.pruned.graphs), runner, metrics)
     info = _model_info(manifest, told.max_model_len)
     serving = Serving(

@@ -171,14 +171,23 @@ class EngineLoop:
         live = self._of(drawn.sequence)
         if live is None:
             return
+        if drawn.failure is not None:
+            logger.error("sequence %s: its grammar cannot go on: %s", live.id, drawn.failure)
+            self._drop(live, FinishReason.ERROR, f"the grammar cannot go on: {drawn.failure}")
+            return
         if drawn.token == INVALID:
             self._poison(live)
             return
         live.sequence.output.append(drawn.token)
         reason = live.finish_reason()
-        live.stream.push(live.delta((drawn.token,), drawn.logprobs, reason))
+        complete = drawn.ended and reason is not FinishReason.STOP  # without an end token
+        shown = None if complete else reason
+        live.stream.push(live.delta((drawn.token,), drawn.logprobs, shown))
         self._metrics.token(now - live.last_token if live.last_token else None, now - live.arrived)
         live.last_token = now
+        if complete:
+            reason = FinishReason.STOP
+            live.stream.push(ending(reason))
         if reason is not None:
             self._finish(live, reason, now)
 

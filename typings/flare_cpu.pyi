@@ -152,12 +152,16 @@ class Sampler:
         logprobs: NDArray[np.float32],
         top_ids: NDArray[np.int32],
         top_logprobs: NDArray[np.float32],
+        masks: NDArray[np.uint32] | None = None,
+        mask_rows: NDArray[np.int32] | None = None,
     ) -> None:
         """Draw one token per entry of ``rows`` (rows of logits [n, logits_width]).
 
         positions: absolute position of the token being drawn; with the seed it fixes the draw.
         forbid_stop: 1 forbids the slot's stop ids (min_tokens). top_n: -1 for no log
-        probabilities, else 0..20 alternatives. Outputs: tokens (-1: the row's logits are not
+        probabilities, else 0..20 alternatives. masks: rows of ceil(vocab_size / 32) words, a bit
+        per id that may be drawn, lowest bit first; mask_rows: each entry's row of them, -1 for
+        none. Outputs: tokens (-1: the row's logits are not
         finite, or no id is left), logprobs (NaN where not asked), top_ids [n, 20] (-1 behind
         top_n), top_logprobs [n, 20]. Entries of one slot must be adjacent; they are drawn in
         order, each seeing the tokens before it. Greedy ties: lowest id.

@@ -1,9 +1,11 @@
 // Binding of the sampler.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@ namespace {
 using Ints = Array<const int32_t, 1>;
 using Flags = Array<const uint8_t, 1>;
 using Logits = Array<const float, 2>;
+using Masks = Array<const uint32_t, 2>;
 using OutInts = Array<int32_t, 1>;
 using OutFloats = Array<float, 1>;
 using OutIntTable = Array<int32_t, 2>;
@@ -44,6 +47,16 @@ void check_logits(const Sampler& sampler, const Logits& logits) {
     throw std::invalid_argument("logits must be " + std::to_string(sampler.logits_width()) +
                                 " wide, not " + std::to_string(logits.shape(1)));
   }
+}
+
+void check_masks(const Sampler& sampler, const Masks& masks, const std::optional<Ints>& rows,
+                 size_t count) {
+  if (static_cast<int64_t>(masks.shape(1)) != sampler.mask_words()) {
+    throw std::invalid_argument("masks must be " + std::to_string(sampler.mask_words()) +
+                                " words wide, not " + std::to_string(masks.shape(1)));
+  }
+  if (!rows) throw std::invalid_argument("masks need mask_rows");
+  check_length(*rows, count, "mask_rows");
 }
 
 template <typename T>
@@ -76,9 +89,11 @@ void set_slot(Sampler& self, int64_t slot, double temperature, int64_t top_k, do
 void sample(Sampler& self, const Logits& logits, const Ints& rows, const Ints& slots,
             const Ints& positions, const Flags& forbid_stop, const Ints& top_n,
             const OutInts& tokens, const OutFloats& logprobs, const OutIntTable& top_ids,
-            const OutFloatTable& top_logprobs) {
+            const OutFloatTable& top_logprobs, const std::optional<Masks>& masks,
+            const std::optional<Ints>& mask_rows) {
   const size_t n = rows.shape(0);
   check_logits(self, logits);
+  if (masks) check_masks(self, *masks, mask_rows, n);
   check_length(slots, n, "slots");
   check_length(positions, n, "positions");
   check_length(forbid_stop, n, "forbid_stop");
@@ -90,8 +105,12 @@ void sample(Sampler& self, const Logits& logits, const Ints& rows, const Ints& s
   const SampleRequest request{
       logits.data(),      static_cast<int64_t>(logits.shape(0)), static_cast<int64_t>(n),
       rows.data(),        slots.data(),                          positions.data(),
-      forbid_stop.data(), top_n.data(),                          tokens.data(),
-      logprobs.data(),    top_ids.data(),                        top_logprobs.data()};
+      forbid_stop.data(), top_n.data(),
+      masks ? masks->data() : nullptr,
+      masks ? static_cast<int64_t>(masks->shape(0)) : 0,
+      masks ? mask_rows->data() : nullptr,
+      tokens.data(),      logprobs.data(),                       top_ids.data(),
+      top_logprobs.data()};
   const nb::gil_scoped_release release;
   self.sample(request);
 }
@@ -140,7 +159,8 @@ void bind_sampler(nb::module_& m) {
       .def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("rows"), nb::arg("slots"),
            nb::arg("positions"), nb::arg("forbid_stop"), nb::arg("top_n"),
            nb::arg("tokens").noconvert(), nb::arg("logprobs").noconvert(),
-           nb::arg("top_ids").noconvert(), nb::arg("top_logprobs").noconvert())
+           nb::arg("top_ids").noconvert(), nb::arg("top_logprobs").noconvert(),
+           nb::arg("masks") = nb::none(), nb::arg("mask_rows") = nb::none())
       .def("score", &score, nb::arg("logits").noconvert(), nb::arg("rows"), nb::arg("targets"),
            nb::arg("top_n"), nb::arg("logprobs").noconvert(), nb::arg("top_ids").noconvert(),
            nb::arg("top_logprobs").noconvert());

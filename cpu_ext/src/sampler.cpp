@@ -53,6 +53,16 @@ void penalise(const Slot& slot, float* z) {
   }
 }
 
+void apply_mask(const uint32_t* mask, int vocab, float* z) {
+  for (int first = 0; first < vocab; first += 32, ++mask) {
+    if (*mask == ~uint32_t{0}) continue;
+    const int count = std::min(32, vocab - first);
+    for (int bit = 0; bit < count; ++bit) {
+      if ((*mask >> bit & 1) == 0) z[first + bit] = -kInfinity;
+    }
+  }
+}
+
 RowLogprobs row_logprobs(float* logprobs, int32_t* top_ids, float* top_logprobs, int64_t i) {
   RowLogprobs out{logprobs + i, top_ids + i * kMaxAlternatives,
                   top_logprobs + i * kMaxAlternatives};
@@ -162,6 +172,9 @@ void Sampler::check(const SampleRequest& r) {
     if (!s.used) fail("slot " + std::to_string(r.slots[i]) + " is not set");
     if (r.positions[i] < 0) fail("positions must not be negative");
     if (r.top_n[i] < -1 || r.top_n[i] > kMaxAlternatives) fail("top_n must be -1 to 20");
+    if (r.masks != nullptr && (r.mask_rows[i] < -1 || r.mask_rows[i] >= r.mask_count)) {
+      fail("mask_rows must be -1 to " + std::to_string(r.mask_count - 1));
+    }
     if (i > 0 && r.slots[i] == r.slots[i - 1]) continue;
     uint8_t& seen = seen_[static_cast<size_t>(r.slots[i])];
     if (seen != 0) fail("entries of slot " + std::to_string(r.slots[i]) + " must be adjacent");
@@ -188,18 +201,24 @@ void Sampler::sample_run(const SampleRequest& r, int64_t first, Draw& draw) {
   }
 }
 
-// The row after penalties, bias and forbidden end tokens: itself, or a changed copy.
+const uint32_t* Sampler::mask_of(const SampleRequest& r, int64_t i) const {
+  if (r.masks == nullptr || r.mask_rows[i] < 0) return nullptr;
+  return r.masks + r.mask_rows[i] * mask_words();
+}
+
+// The row after penalties, bias and what is forbidden: itself, or a changed copy.
 const float* Sampler::process(const Slot& slot, const float* raw, bool forbid_stop,
-                              Draw& draw) const {
+                              const uint32_t* mask, Draw& draw) const {
   const bool penalise_row = slot.penalised() && !slot.history.entries().empty();
   const bool forbid = forbid_stop && !slot.stop_ids.empty();
-  if (!penalise_row && !forbid && slot.bias_ids.empty()) return raw;
+  if (!penalise_row && !forbid && mask == nullptr && slot.bias_ids.empty()) return raw;
   float* z = draw.copy(raw);
   if (penalise_row) penalise(slot, z);
   for (size_t i = 0; i < slot.bias_ids.size(); ++i) z[slot.bias_ids[i]] += slot.bias_values[i];
   if (forbid) {
     for (const int32_t id : slot.stop_ids) z[id] = -kInfinity;
   }
+  if (mask != nullptr) apply_mask(mask, vocab_size_, z);
   return z;
 }
 
@@ -211,7 +230,7 @@ void Sampler::sample_row(const SampleRequest& r, int64_t i, Draw& draw) {
   bool finite = false;
   const float raw_maximum = kernels_->scan(raw, vocab_size_, &finite);
   if (!finite) return;
-  const float* z = process(s, raw, r.forbid_stop[i] != 0, draw);
+  const float* z = process(s, raw, r.forbid_stop[i] != 0, mask_of(r, i), draw);
   const float maximum = z == raw ? raw_maximum : kernels_->scan(z, vocab_size_, &finite);
   if (!(std::fabs(maximum) < kInfinity)) return;  // no token is left, or a value overflowed
   const int32_t token = draw.token(s.parameters, z, maximum, r.positions[i]);

@@ -51,7 +51,8 @@ class SampleBatch:
 
     rows: which logits rows to draw from; slots: the sampler slot of each; positions: absolute
     position of the token to draw; forbid_stop: min_tokens not reached; top_n: alternatives wanted,
-    -1 for no log probabilities.
+    -1 for no log probabilities. masks: [n, ceil(vocab / 32)] words, a bit per id that may be drawn,
+    lowest bit first; mask_rows: the row of each entry, -1 for none. Both or neither are given.
     """
 
     rows: I32
@@ -59,6 +60,8 @@ class SampleBatch:
     positions: I32
     forbid_stop: NDArray[np.uint8]
     top_n: I32
+    masks: NDArray[np.uint32] | None = None
+    mask_rows: I32 | None = None
 
 
 @dataclass(frozen=True, slots=True)

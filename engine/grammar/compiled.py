@@ -7,7 +7,6 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-
 _LISTING = re.compile(r"<state>|\n *\d+ \| ")
 
 

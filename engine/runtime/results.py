@@ -11,11 +11,17 @@ from engine.types import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The next token of a sequence, with its log probabilities where asked for."""
+    """The next token of a sequence, with its log probabilities where asked for.
+
+    ended: its grammar allows nothing more. failure: why its grammar cannot go on (the token is
+    then INVALID).
+    """
 
     sequence: Sequence
     token: int
     logprobs: TokenLogprobs | None
+    ended: bool = False
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

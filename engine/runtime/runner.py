@@ -5,6 +5,7 @@ from time import perf_counter
 
 from engine.batch.plan import Launch
 from engine.device.base import Device, Executable
+from engine.runtime.grammar import SlotGrammars
 from engine.runtime.prepare import fill, rows_of
 from engine.runtime.results import LaunchResult
 from engine.runtime.sampling import draw, score
@@ -21,10 +22,12 @@ class ModelRunner:
         device: Device,
         executables: Mapping[str, Executable],
         tables: SlotTables,
+        grammars: SlotGrammars,
     ) -> None:
         self._device = device
         self._executables = dict(executables)
         self._tables = tables
+        self._grammars = grammars
 
     def execute(self, output: SchedulerOutput, launches: Sequence[Launch]) -> list[LaunchResult]:
         """Run a step's launches, in order; each sees what the earlier ones wrote."""
@@ -36,6 +39,7 @@ class ModelRunner:
         for slot in output.released:
             self._tables.stop(slot)
             self._device.sampler.clear(slot)
+            self._grammars.stop(slot)
         for sequence in output.admitted:
             self._start(sequence)
         self._tables.sync(segment.sequence for segment in output.segments)
@@ -43,6 +47,7 @@ class ModelRunner:
     def _start(self, sequence: Seq) -> None:
         request = sequence.request
         self._tables.start(sequence)
+        self._grammars.start(sequence)
         self._device.sampler.set(
             sequence.slot,
             request.sampling,
@@ -58,7 +63,7 @@ class ModelRunner:
         self._executables[launch.graph.id].replay(shape)
         sampler = self._device.sampler
         scored = score(sampler, launch, rows)
-        drawn = draw(sampler, self._tables, launch, rows)
+        drawn = draw(sampler, self._tables, self._grammars, launch, rows)
         return LaunchResult(launch, drawn, scored, perf_counter() - began)
 
     def scrub(self, blocks: Sequence[int]) -> None:

@@ -4,38 +4,60 @@ import numpy as np
 
 from engine.batch.plan import Launch
 from engine.device.base import INVALID, DeviceSampler, SampleBatch, Samples
+from engine.runtime.grammar import SlotGrammars, Verdict
 from engine.runtime.prepare import Rows
 from engine.runtime.results import Drawn, Scored, token_logprobs
 from engine.runtime.tables import SlotTables
 from engine.schedule.output import Segment
+from engine.schedule.sequence import Sequence
 from engine.types import TokenLogprobs
 
 
 def draw(
-    sampler: DeviceSampler, tables: SlotTables, launch: Launch, rows: Rows
+    sampler: DeviceSampler,
+    tables: SlotTables,
+    grammars: SlotGrammars,
+    launch: Launch,
+    rows: Rows,
 ) -> tuple[Drawn, ...]:
     """Draw the next token of every segment that samples, and write it to the token table."""
     index = [i for i, segment in enumerate(launch.segments) if segment.samples]
     if not index:
         return ()
     slots, positions = rows.slots[index], rows.ends[index]
+    early = positions < tables.stops_from[slots]
+    masks = grammars.masks(slots, early)
+    if masks is not None:
+        early &= masks.rows < 0  # their masks say it
     batch = SampleBatch(
         rows.last_logits[index],
         slots,
         positions,
-        (positions < tables.stops_from[slots]).astype(np.uint8),
+        early.astype(np.uint8),
         tables.top_n[slots],
+        None if masks is None else masks.words,
+        None if masks is None else masks.rows,
     )
     samples = sampler.sample(batch)
     tokens = samples.tokens[: len(index)]
     # A failed row's sequence ends: what its entry holds is never read.
     tables.tokens[slots, positions] = np.where(tokens == INVALID, 0, tokens)
     logprobs = _logprobs(samples, batch)
+    drawn = tokens.tolist()
+    verdicts = {} if masks is None else grammars.accept(masks, slots, drawn)
     sequences = (launch.segments[i].sequence for i in index)
     return tuple(
-        Drawn(sequence, token, logprobs.get(i))
-        for i, (sequence, token) in enumerate(zip(sequences, tokens.tolist(), strict=True))
+        _drawn(sequence, token, logprobs.get(i), verdicts.get(i))
+        for i, (sequence, token) in enumerate(zip(sequences, drawn, strict=True))
     )
+
+
+def _drawn(
+    sequence: Sequence, token: int, logprobs: TokenLogprobs | None, verdict: Verdict | None
+) -> Drawn:
+    if verdict is None:
+        return Drawn(sequence, token, logprobs)
+    return Drawn(sequence, token, logprobs, verdict.ended, verdict.failure)
 
 
 def _logprobs(samples: Samples, batch: SampleBatch) -> dict[int, TokenLogprobs]:

@@ -71,6 +71,8 @@ class Admission:
     def _sequence(self, request: GenerationRequest, prompt: _Prompt, arrival: int) -> Sequence:
         sampling = request.sampling
         self._check_sampling(sampling)
+        if (sampling.grammar is None) is not (request.grammar is None):
+            raise RequestError("a grammar and its compiled form go together")
         self._check_length(len(prompt.ids), sampling.max_tokens)
         lookup = sampling.prompt_logprobs is None
         return Sequence(

@@ -47,7 +47,12 @@ class Rig:
 
 
 def batch(
-    rows: Any, slots: Any = None, positions: Any = 7, forbid: int = 0, top_n: int = -1
+    rows: Any,
+    slots: Any = None,
+    positions: Any = 7,
+    forbid: int = 0,
+    top_n: int = -1,
+    **masks: Any,
 ) -> SampleBatch:
     rows = np.asarray(rows, np.int32)
     fill = np.zeros(len(rows), np.int32)
@@ -57,6 +62,7 @@ def batch(
         fill + np.asarray(positions, np.int32),
         (fill + forbid).astype(np.uint8),
         fill + top_n,
+        **masks,
     )
 
 
@@ -127,6 +133,70 @@ def test_agrees_with_the_oracle_on_coarse_logits(data: st.DataObject) -> None:
     np.testing.assert_array_equal(
         rig.native.sample(request).tokens, rig.reference.sample(request).tokens
     )
+
+
+def masks_of(allowed: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    """Pack [rows, ids] into words, lowest bit first; bits behind the vocabulary are set."""
+    rows, vocab = allowed.shape
+    padded = np.ones((rows, -(-vocab // 32) * 32), np.uint8)
+    padded[:, :vocab] = allowed
+    return np.packbits(padded, axis=1, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
+@pytest.mark.parametrize("vocab", [70, 1000])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_masked_rows_agree_with_the_oracle(
+    parameters: dict[str, Any], vocab: int, share: float
+) -> None:
+    count = 8
+    rig = Rig.make(gaussian(count, vocab, vocab))
+    for slot in range(count):
+        rig.set(slot, seed=slot * 977 + 1, stop=[0, 9], **parameters)
+    allowed = np.random.default_rng(vocab).random((count, vocab)) < share
+    allowed[:, 11] = True
+    rows = np.array([3, -1, 0, 1, 2, -1, 7, 5], np.int32)
+    for step in range(3):
+        request = batch(
+            range(count),
+            range(count),
+            7 + step,
+            forbid=step % 2,
+            top_n=5,
+            masks=masks_of(allowed),
+            mask_rows=rows,
+        )
+        found, expected = rig.native.sample(request), rig.reference.sample(request)
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        for token, row in zip(found.tokens, rows, strict=True):
+            assert row < 0 or allowed[row, token]
+        # Log probabilities are those of the raw logits, masked or not.
+        np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=2e-5)
+        np.testing.assert_array_equal(found.top_ids[:, :5], expected.top_ids[:, :5])
+
+
+def test_a_mask_leaves_the_rows_beside_it_alone() -> None:
+    rig = Rig.make(gaussian(2, 1000))
+    for slot in range(2):
+        rig.set(slot, seed=slot)
+    plain = rig.native.sample(batch([0, 1], [0, 1], top_n=3))
+    none = masks_of(np.zeros((1, 1000), bool))
+    rows = np.array([0, -1], np.int32)
+    masked = rig.native.sample(batch([0, 1], [0, 1], top_n=3, masks=none, mask_rows=rows))
+    assert masked.tokens.tolist() == [-1, plain.tokens[1]]
+    np.testing.assert_array_equal(masked.top_logprobs[1], plain.top_logprobs[1])
+
+
+def test_masks_are_checked() -> None:
+    rig = Rig.make(gaussian(1, 1000))
+    rig.set(0)
+    row = np.zeros(1, np.int32)
+    with pytest.raises(ValueError, match="masks must be 32 words wide, not 31"):
+        rig.native.sample(batch([0], masks=np.zeros((1, 31), np.uint32), mask_rows=row))
+    with pytest.raises(ValueError, match="mask_rows must be -1 to 0"):
+        rig.native.sample(batch([0], masks=np.zeros((1, 32), np.uint32), mask_rows=row + 1))
+    with pytest.raises(ValueError, match="masks need mask_rows"):
+        rig.native.sample(batch([0], masks=np.zeros((1, 32), np.uint32)))
 
 
 def equal(a: Samples, b: Samples) -> None:

@@ -23,6 +23,7 @@ from engine.device.reference.sampler import ReferenceSampler
 from engine.ir.program import Domain, Program
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
+from engine.runtime.grammar import SlotGrammars
 from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
@@ -310,7 +311,9 @@ def scripted_engine(
     tables = SlotTables(scheduler.max_running, max_model_len, block_size)
     executables = {g.id: ScriptedExecutable(device, g) for g in graphs}
     metrics = EngineMetrics(graphs)
-    loop = EngineLoop(scheduler, Planner(graphs), ModelRunner(device, executables, tables), metrics)
+    grammars = SlotGrammars(frozenset(behaviour.eos))
+    runner = ModelRunner(device, executables, tables, grammars)
+    loop = EngineLoop(scheduler, Planner(graphs), runner, metrics)
     length = min(max_model_len, cache.capacity_tokens)
     engine = Engine(
         _model(behaviour, model_id, length),

@@ -3,8 +3,8 @@
 // Order for one row: raw logits -> (log-softmax of these, where log probabilities are asked for) ->
 // repetition penalty over prompt and output (Keskar et al. 2019, CTRL: divide positive logits,
 // multiply negative ones), then frequency and presence penalties over the output -> bias ->
-// end tokens forbidden where asked -> temperature -> top_k -> top_p -> min_p -> draw.
-// The draw inverts the cumulative distribution, ids ascending, at a uniform number that Philox
+// end tokens forbidden where asked, ids that a mask lacks forbidden -> temperature -> top_k ->
+// top_p -> min_p -> draw. The draw inverts the cumulative distribution, ids ascending, at a uniform number that Philox
 // 4x32-10 (Salmon et al. 2011) gives for key = seed, counter = position. Temperature 0 takes the
 // highest processed logit. Ties, also at the border of top_k and top_p, go to the lowest ids. Ids
 // from vocab_size on do not exist. A row depends on its logits, its slot and its position alone.
@@ -53,6 +53,11 @@ struct SampleRequest {
   const int32_t* positions;  // of the token to draw
   const uint8_t* forbid_stop;
   const int32_t* top_n;  // -1: no log probabilities
+  // Ids that may be drawn: mask_count rows of a bit per id, lowest bit first; mask_rows [count]: row
+  // of an entry, -1: all ids. Null: no entry has one.
+  const uint32_t* masks;
+  int64_t mask_count;
+  const int32_t* mask_rows;
   int32_t* tokens;
   float* logprobs;
   int32_t* top_ids;  // [count, kMaxAlternatives]
@@ -88,6 +93,7 @@ class Sampler {
   void score(const ScoreRequest& request);
 
   int64_t logits_width() const { return logits_width_; }
+  int64_t mask_words() const { return (vocab_size_ + 31) / 32; }
 
  private:
   Slot& slot(int64_t index);
@@ -96,7 +102,9 @@ class Sampler {
   void sample_run(const SampleRequest& request, int64_t first, Draw& draw);
   void sample_row(const SampleRequest& request, int64_t i, Draw& draw);
   void score_row(const ScoreRequest& request, int64_t i, Draw& draw);
-  const float* process(const Slot& slot, const float* raw, bool forbid_stop, Draw& draw) const;
+  const uint32_t* mask_of(const SampleRequest& request, int64_t i) const;
+  const float* process(const Slot& slot, const float* raw, bool forbid_stop, const uint32_t* mask,
+                       Draw& draw) const;
   void report(const float* raw, float maximum, int32_t token, int top_n, const RowLogprobs& out,
               Draw& draw) const;
 

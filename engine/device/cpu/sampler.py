@@ -79,6 +79,8 @@ class CpuSampler:
             out.logprobs,
             out.top_ids,
             out.top_logprobs,
+            batch.masks,
+            batch.mask_rows,
         )
         return out
 

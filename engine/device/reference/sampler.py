@@ -2,8 +2,8 @@
 
 Order for one row: raw logits (their log-softmax is what is reported) -> repetition penalty over
 prompt and output (Keskar et al. 2019) -> frequency and presence penalties over the output ->
-bias -> end tokens forbidden where asked -> temperature -> top_k -> top_p -> min_p -> draw. The
-draw inverts the cumulative distribution, ids ascending. Ties go to the lowest id.
+bias -> end tokens and ids outside a mask forbidden -> temperature -> top_k -> top_p -> min_p ->
+draw. The draw inverts the cumulative distribution, ids ascending. Ties go to the lowest id.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from engine.device.reference.philox import uniform
 from engine.types import MAX_LOGPROBS, SamplingParams
 
 F32 = NDArray[np.float32]
+Allowed = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -61,7 +62,9 @@ class ReferenceSampler:
             if slot is None:
                 raise ValueError(f"sampler slot {batch.slots[i]} is not set")
             raw = logits[row, : self._vocab_size]
-            token = self._token(raw, slot, bool(batch.forbid_stop[i]), int(batch.positions[i]))
+            allowed = _allowed(batch, i, self._vocab_size)
+            forbid_stop = bool(batch.forbid_stop[i])
+            token = self._token(raw, slot, forbid_stop, allowed, int(batch.positions[i]))
             samples.tokens[i] = token
             if token != INVALID:
                 slot.output_ids.append(token)
@@ -79,10 +82,14 @@ class ReferenceSampler:
         return samples
 
     @staticmethod
-    def _token(raw: F32, slot: _Slot, forbid_stop: bool, position: int) -> int:
+    def _token(
+        raw: F32, slot: _Slot, forbid_stop: bool, allowed: Allowed | None, position: int
+    ) -> int:
         if not np.isfinite(raw).all():
             return INVALID
         z = _processed(raw, slot, forbid_stop)
+        if allowed is not None:
+            z[~allowed] = -np.inf
         if z.max() == -np.inf:
             return INVALID
         return _draw(z, slot.params, position)
@@ -95,6 +102,16 @@ def _empty(rows: int) -> Samples:
         np.full((rows, MAX_LOGPROBS), -1, np.int32),
         np.full((rows, MAX_LOGPROBS), np.nan, np.float32),
     )
+
+
+def _allowed(batch: SampleBatch, i: int, vocab_size: int) -> Allowed | None:
+    """The ids that an entry may draw; None: all."""
+    if batch.masks is None or batch.mask_rows is None or batch.mask_rows[i] < 0:
+        return None
+    words = batch.masks[batch.mask_rows[i]]
+    ids = np.arange(vocab_size)
+    allowed: Allowed = (words[ids // 32] >> (ids % 32) & 1) == 1
+    return allowed
 
 
 def _processed(raw: F32, slot: _Slot, forbid_stop: bool) -> F32:
