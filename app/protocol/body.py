@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from app.errors import ApiError
@@ -102,7 +103,7 @@ def _same(value: object, neutral: object) -> bool:
 def _explain(exc: ValidationError) -> ApiError:
     """The first fault, with the path to it."""
     errors = exc.errors(include_url=False, include_context=False, include_input=False)
-    first = errors[0]
+    first = _telling(errors)
     if first["type"] == "json_invalid":
         detail = str(first["msg"]).removeprefix("Invalid JSON: ")
         return ApiError(400, f"The body is not valid JSON: {detail}.")
@@ -112,9 +113,35 @@ def _explain(exc: ValidationError) -> ApiError:
     return ApiError(400, f"{_dotted(path)}: {_sentence(first)}.", param=str(path[0]))
 
 
+def _telling(errors: Sequence[ErrorDetails]) -> ErrorDetails:
+    """The first fault or, in a union, that of the member which the value came closest to."""
+    first = errors[0]
+    path = first["loc"]
+    if not path or not _is_union_tag(path[-1]):
+        return first
+    rivals = [error for error in errors if error["loc"][: len(path) - 1] == path[:-1]]
+    return max(rivals, key=lambda e: (not e["type"].endswith("_type"), len(e["loc"])))
+
+
 def _sentence(error: Mapping[str, Any]) -> str:
     """The validator's words, without its prefix for errors raised by our own validators."""
     return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def member(field: str, *values: str) -> Discriminator:
+    """Tells the members of a union apart by ``field``; each is tagged with its value in brackets.
+
+    The brackets keep the tags out of the paths in error messages.
+    """
+
+    def tag(value: object) -> str | None:
+        found = value.get(field) if isinstance(value, dict) else getattr(value, field, None)
+        return f"[{found}]" if found in values else None
+
+    listed = ", ".join(map(repr, values))
+    return Discriminator(
+        tag, custom_error_type="member", custom_error_message=f"{field} must be one of {listed}"
+    )
 
 
 def _is_union_tag(part: object) -> bool:

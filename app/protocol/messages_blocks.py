@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, Tag
 
-from app.protocol.body import RequestModel
+from app.protocol.body import RequestModel, member
 
 MAX_BLOCKS = 4096
 
@@ -65,23 +65,18 @@ class ToolResultBlock(BaseModel):
     is_error: bool | None = None
 
 
-UserBlock = TextBlock | ToolResultBlock
-AssistantBlock = TextBlock | ThinkingBlock | ToolUseBlock
-UserBlocks = Annotated[
-    list[
-        Annotated[Annotated[UserBlock, Field(discriminator="type")], _named("text", "tool_result")]
-    ],
-    Field(max_length=MAX_BLOCKS, fail_fast=True),
+Text = Annotated[TextBlock, Tag("[text]")]
+UserBlock = Text | Annotated[ToolResultBlock, Tag("[tool_result]")]
+AssistantBlock = (
+    Text | Annotated[ThinkingBlock, Tag("[thinking]")] | Annotated[ToolUseBlock, Tag("[tool_use]")]
+)
+USER_TYPES, ASSISTANT_TYPES = ("text", "tool_result"), ("text", "thinking", "tool_use")
+UserContent = Annotated[Annotated[UserBlock, member("type", *USER_TYPES)], _named(*USER_TYPES)]
+AssistantContent = Annotated[
+    Annotated[AssistantBlock, member("type", *ASSISTANT_TYPES)], _named(*ASSISTANT_TYPES)
 ]
-AssistantBlocks = Annotated[
-    list[
-        Annotated[
-            Annotated[AssistantBlock, Field(discriminator="type")],
-            _named("text", "thinking", "tool_use"),
-        ]
-    ],
-    Field(max_length=MAX_BLOCKS, fail_fast=True),
-]
+UserBlocks = Annotated[list[UserContent], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+AssistantBlocks = Annotated[list[AssistantContent], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 
 
 class UserTurn(BaseModel):
@@ -111,4 +106,9 @@ class SystemTurn(BaseModel):
     content: str | TextBlocks
 
 
-Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
+Turn = Annotated[
+    Annotated[UserTurn, Tag("[user]")]
+    | Annotated[AssistantTurn, Tag("[assistant]")]
+    | Annotated[SystemTurn, Tag("[system]")],
+    member("role", "user", "assistant", "system"),
+]

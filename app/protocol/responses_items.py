@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, Tag, model_validator
 
-from app.protocol.body import RequestModel
+from app.protocol.body import RequestModel, member
 
 MAX_ITEMS = 4096
 ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
@@ -108,8 +108,14 @@ def _item_type(value: object) -> object:
 
 
 Item = MessageItem | CallItem | OutputItem | ReasoningItem
+Tagged = (
+    Annotated[MessageItem, Tag("[message]")]
+    | Annotated[CallItem, Tag("[function_call]")]
+    | Annotated[OutputItem, Tag("[function_call_output]")]
+    | Annotated[ReasoningItem, Tag("[reasoning]")]
+)
 InputItem = Annotated[
-    Annotated[Item, Field(discriminator="type")],
+    Annotated[Tagged, member("type", *ITEM_TYPES)],
     BeforeValidator(_item_type, json_schema_input_type=Item),
 ]
 Items = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]

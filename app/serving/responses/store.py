@@ -82,6 +82,8 @@ class ResponseStore:
         for exchange in response.conversation:
             self._hold(exchange, response)
         self._responses[response.id] = response
+        if sum(self._sizes[exchange] for exchange in response.conversation) > self._max_bytes:
+            self._drop(response.id)
         while len(self._responses) > self._max_responses or self._bytes > self._max_bytes:
             self._drop(next(iter(self._responses)))
 
