@@ -1,4 +1,4 @@
-"""API keys: every route but /health and /live asks for one when keys are configured."""
+"""API keys: every route but probes and playground asks for one when keys are configured."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.dialect import speaks_anthropic
 from app.errors import ApiError, error_response
 
-OPEN_PATHS = frozenset({"/health", "/live"})
-"""Probes carry no key; all else does, metrics and docs too."""
+OPEN_PATHS = frozenset({"/health", "/live", "/", "/playground.css", "/playground.js"})
+"""Probes carry no key, and the playground asks for one; all else needs it, metrics and docs too."""
 
 
 def bearer_token(scope: Scope) -> bytes | None:

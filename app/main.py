@@ -30,6 +30,7 @@ from app.routes import (
     messages,
     metrics,
     models,
+    playground,
     responses,
     tokenize,
 )
@@ -48,6 +49,7 @@ MODULES = (
     metrics,
     health,
     docs,
+    playground,
 )
 ENDPOINTS = tuple(endpoint for module in MODULES for endpoint in module.ENDPOINTS)
 
