@@ -76,7 +76,7 @@ async def test_keys(keyed: Application, header: bytes | None, status: int) -> No
 async def test_every_route_but_the_probes_asks_for_a_key(
     keyed: Application, method: str, path: str
 ) -> None:
-    assert (await keyed.http.request(method, path)).status_code == 401
+    assert (await keyed.http.request(method, f"http://flare{path}")).status_code == 401
     for probe in ("/health", "/live"):
         assert (await keyed.http.get(probe)).status_code == 200
 
