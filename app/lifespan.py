@@ -12,6 +12,7 @@ from app.config import ServerConfig
 from app.loading import Loaded
 from app.service import Service
 from app.serving.context import ServingContext
+from engine.grammar.compiler import GrammarCompiler
 
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
@@ -58,9 +59,11 @@ async def _become_ready(
 
 
 def _context(loaded: Loaded, config: ServerConfig) -> ServingContext:
+    model = loaded.engine.model
     return ServingContext(
         engine=loaded.engine,
         text=loaded.text,
+        grammars=GrammarCompiler(loaded.text.tokenizer, model.vocab_size, model.eos_token_ids),
         model_names=config.served_model_names or (loaded.engine.model.id,),
         ping_seconds=config.ping_seconds,
     )

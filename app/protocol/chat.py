@@ -125,7 +125,6 @@ CHAT_REFUSED: dict[str, Refused] = {
     "parallel_tool_calls": Refused((True, False)),
     "functions": Refused(([],)),
     "function_call": Refused(("none", "auto")),
-    "response_format": Refused(({"type": "text"},), "of another type than text is not supported"),
     "modalities": Refused((["text"],)),
     "audio": Refused(),
     "prediction": Refused(),

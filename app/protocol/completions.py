@@ -82,6 +82,5 @@ COMPLETION_REFUSED: dict[str, Refused] = {
     **REFUSED,
     "suffix": Refused(("",)),
     "prompt_embeds": Refused(),
-    "response_format": Refused(({"type": "text"},), "of another type than text is not supported"),
     "max_completion_tokens": Refused((), "is a field of chat completions; use max_tokens"),
 }

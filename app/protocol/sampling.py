@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field
 
 from app.protocol.body import Refused, RequestModel
+from app.protocol.structured import StructuredFields
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -53,7 +54,7 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
-class GenerationFields(RequestModel):
+class GenerationFields(StructuredFields):
     """Fields of both generation endpoints. None always means: not given."""
 
     model: str
@@ -98,11 +99,7 @@ class GenerationFields(RequestModel):
 REFUSED: dict[str, Refused] = {
     "store": Refused((False,)),
     "service_tier": Refused(("auto", "default")),
-    "guided_json": Refused(),
-    "guided_regex": Refused(),
-    "guided_choice": Refused(),
-    "guided_grammar": Refused(),
-    "structured_outputs": Refused(),
+    "guided_whitespace_pattern": Refused(),
     "grammar": Refused(("",)),
     "json_schema": Refused(),
     "use_beam_search": Refused((False,)),

@@ -95,7 +95,7 @@ async def start_completion(context: ServingContext, request: CompletionRequest) 
     echoes = await _echoes(context, request, ids) if request.echo else []
     return CompletionAnswer(
         head,
-        start(context, request, head.id, starts),
+        await start(context, request, head.id, starts),
         labels,
         ids,
         request.n or 1,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from app.errors import ApiError
+from engine.grammar.compiler import GrammarCompiler
 from engine.text.assets import TextAssets
 from engine.types import EngineClient
 
@@ -18,6 +19,7 @@ class ServingContext:
 
     engine: EngineClient
     text: TextAssets
+    grammars: GrammarCompiler
     model_names: tuple[str, ...]
     ping_seconds: float = 15.0
     max_choices: int = 1024

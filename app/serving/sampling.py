@@ -7,6 +7,7 @@ from typing import Any
 
 from app.errors import bad_field
 from app.protocol.sampling import GenerationFields
+from app.serving.structured import asked_grammar
 from engine.text.info import GenerationDefaults
 from engine.types import SamplingParams
 
@@ -51,6 +52,7 @@ def sampling_params(
         ignore_eos=bool(request.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        grammar=asked_grammar(request),
     )
 
 

@@ -8,6 +8,7 @@ from app.serving.assemble import Assembler
 from app.serving.context import ServingContext
 from app.serving.generation import Generation
 from app.serving.sampling import for_choice
+from app.serving.structured import compiled
 from engine.text.stops import StopMatcher
 from engine.types import GenerationRequest, SamplingParams
 
@@ -21,7 +22,7 @@ class PromptStart:
     params: SamplingParams
 
 
-def start(
+async def start(
     context: ServingContext,
     request: GenerationFields,
     answer_id: str,
@@ -29,8 +30,10 @@ def start(
 ) -> Generation:
     """Start ``n`` choices of each prompt; choice c of prompt p has index p * n + c.
 
-    Raises what ``EngineClient.submit`` raises; then nothing runs.
+    Raises what ``EngineClient.submit`` raises, and ApiError (400) for a grammar that cannot be
+    served; then nothing runs.
     """
+    grammars = await compiled(context, [prompt.params.grammar for prompt in prompts])
     n = request.n or 1
     requests, assemblers = [], []
     for index in range(len(prompts) * n):
@@ -42,6 +45,7 @@ def start(
                 sampling=for_choice(prompt.params, index % n),
                 cache_salt=request.cache_salt,
                 priority=request.priority or 0,
+                grammar=grammars[index // n],
             )
         )
         assemblers.append(_assembler(context, request, prompt, index))

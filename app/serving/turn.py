@@ -144,7 +144,7 @@ async def start_turn(context: ServingContext, request: TurnRequest) -> Turn:
     params = _params(context, request, len(prompt_ids))
     continued = prompt_ids if request.template.continue_final_message else ()
     prompt = PromptStart(prompt_ids, continued, params)
-    generation = start(context, request.sampling, request.id, [prompt])
+    generation = await start(context, request.sampling, request.id, [prompt])
     return Turn(generation, prompt_ids, TokenLabels(context.text.tokenizer), choices)
 
 
