@@ -10,6 +10,8 @@ import pytest
 from app.protocol.body import Refused
 from app.protocol.chat import CHAT_REFUSED, ChatRequest, Message
 from app.protocol.completions import COMPLETION_REFUSED, CompletionRequest
+from app.protocol.messages import MESSAGE_REFUSED, MessageRequest
+from app.protocol.responses import RESPONSE_REFUSED, ResponseRequest
 from app.protocol.sampling import REFUSED, GenerationFields
 from app.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
@@ -39,6 +41,8 @@ def _rows(block: str) -> dict[str, list[str]]:
         (CHAT, 0, (set(ChatRequest.model_fields) - set(GenerationFields.model_fields))),
         (CHAT, 1, set(Message.model_fields)),
         (TEXT, 0, (set(CompletionRequest.model_fields) - set(GenerationFields.model_fields))),
+        ("POST /v1/responses", 0, set(ResponseRequest.model_fields)),
+        ("POST /v1/messages", 0, set(MessageRequest.model_fields)),
         ("POST /tokenize", 0, set(TokenizeRequest.model_fields)),
         ("POST /detokenize", 0, set(DetokenizeRequest.model_fields)),
     ],
@@ -53,6 +57,8 @@ def test_fields(section: str, index: int, fields: set[str]) -> None:
         (CHAT, 2, {k: v for k, v in CHAT_REFUSED.items() if k not in REFUSED}),
         (TEXT, 1, {k: v for k, v in COMPLETION_REFUSED.items() if k not in REFUSED}),
         (BOTH, 0, REFUSED),
+        ("POST /v1/responses", 2, RESPONSE_REFUSED),
+        ("POST /v1/messages", 2, MESSAGE_REFUSED),
     ],
 )
 def test_refused_fields(section: str, index: int, rules: Mapping[str, Refused]) -> None:
