@@ -52,9 +52,7 @@ class Grammar:
 
 def reason(native: LLMatcher) -> str | None:
     """Why a matcher is in error, in one line."""
-    if not native.is_error():
-        return None
-    return one_line(native.get_error())
+    return one_line(native.get_error()) if native.is_error() else None
 
 
 def one_line(message: str, limit: int = 300) -> str:

@@ -12,7 +12,9 @@ MAX_PROPERTIES = 1024
 """Properties of one object; compiling them takes time in the square of their number."""
 MAX_CHOICES = 4096
 """Strings to choose from."""
-MAX_STATEMENTS = 512
-"""Lines of a Lark grammar, embedded schemas not counted."""
+MAX_RULES = 512
+"""Rules of a Lark grammar: the compiler follows them by recursion."""
+MAX_GBNF = 16 * 1024
+"""Characters of a grammar in llama.cpp's notation, which is converted in Python."""
 COMPILE_SECONDS = 1.0
 """How long a request waits for its grammar to be compiled."""

@@ -1,5 +1,6 @@
 """The compiler itself, on llguidance: from a ``GrammarSpec`` to a matcher that starts its text."""
 
+import re
 from collections.abc import Collection
 
 import numpy as np
@@ -31,7 +32,7 @@ class NativeCompiler:
             raise GrammarError(one_line(str(error)), spec.param) from None
         start = LLMatcher(self._vocabulary, source, log_level=0, limits=self._limits)
         if (fault := reason(start)) is not None:
-            raise GrammarError(f"is not supported: {fault}", spec.param)
+            raise GrammarError(_explain(fault, spec), spec.param)
         grammar = Grammar(start, self._vocab_size)
         # The first mask prepares the lexer, and shows whether there is any text at all.
         if grammar.matcher(()).fill(np.empty(grammar.mask_words, np.uint32)) is not None:
@@ -46,3 +47,14 @@ class NativeCompiler:
         if len(ids) == 1 and ids[0] in self._tokenizer.special_ids:
             return marker_token(ids[0])
         return marker_text(text)
+
+
+def _explain(fault: str, spec: GrammarSpec) -> str:
+    """The compiler's message as the end of a sentence that begins with the field's name."""
+    keywords = re.search(r"Unimplemented keys: \[(.*?)\]", fault)
+    if keywords is not None:
+        names = keywords[1].replace('"', "'")
+        return f"uses schema keywords that are not supported: {names}"
+    if spec.kind == "regex":  # its place is one in our own wrapping
+        fault = re.sub(r"^at \d+\(\d+\): ", "", fault)
+    return f"is not supported: {fault}"

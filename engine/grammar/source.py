@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from engine.grammar.limits import MAX_CHOICES, MAX_PATTERN, MAX_STATEMENTS, MAX_TEXT
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from engine.grammar.limits import MAX_CHOICES, MAX_GBNF, MAX_PATTERN, MAX_RULES, MAX_TEXT
 from engine.grammar.schema import OPTIONS, check_schema
 from engine.types import GrammarKind, GrammarSpec
 
@@ -83,10 +85,24 @@ def _choice(text: str) -> Part:
 def _lark(text: str) -> Part:
     if len(text) > MAX_TEXT:
         raise ValueError(f"has {len(text)} characters, more than {MAX_TEXT}")
-    bounded, outside = _bound_embedded(text)
-    if outside.count("\n") >= MAX_STATEMENTS:
-        raise ValueError(f"has more than {MAX_STATEMENTS} lines")
+    bounded, outside = _bound_embedded(_from_gbnf(text) if _is_gbnf(text) else text)
+    if sum(":" in line for line in outside.splitlines()) > MAX_RULES:
+        raise ValueError(f"has more than {MAX_RULES} rules")
     return {"lark_grammar": bounded}
+
+
+def _is_gbnf(text: str) -> bool:
+    """llama.cpp's notation: rules with ``::=``, the first of them ``root``."""
+    return "::=" in text and re.search(r"(?m)^\s*start\s*(\[.*\])?\s*:", text) is None
+
+
+def _from_gbnf(text: str) -> str:
+    if len(text) > MAX_GBNF:
+        raise ValueError(f"has {len(text)} characters, more than {MAX_GBNF}")
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # the converter raises bare Exception for some faults
+        raise ValueError(f"is not valid: {error}") from None
 
 
 def _bound_embedded(text: str) -> tuple[str, str]:
