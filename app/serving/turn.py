@@ -20,7 +20,7 @@ tokens. An endpoint turns its body into a ``TurnRequest`` and writes the events 
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.errors import bad_field
 from app.protocol.chat import Message, TemplateFields
@@ -37,7 +37,7 @@ from app.serving.rules import check_choices
 from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
 from app.serving.wire import Usage
-from engine.types import SamplingParams, TokenLogprobs
+from engine.types import GrammarSpec, SamplingParams, TokenLogprobs
 
 PromptLogprobs = tuple[TokenLogprobs | None, ...]
 
@@ -51,7 +51,8 @@ class TurnRequest:
     read here. max_tokens: refused when the context has no room for as many; None: ``most_tokens``,
     which are cut to what is left of the context; None: all that is left. logprobs: alternatives
     per token, None: no log probabilities. tools, tool_choice, parallel_tool_calls: as OpenAI means
-    them. messages_param: the field that errors about the conversation name.
+    them. grammar: what the text must look like, where the endpoint's field for it is not one of
+    ``sampling``. messages_param: the field that errors about the conversation name.
     """
 
     id: str
@@ -60,6 +61,7 @@ class TurnRequest:
     template: TemplateFields = field(default_factory=TemplateFields)
     max_tokens: int | None = None
     most_tokens: int | None = None
+    grammar: GrammarSpec | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     tools: Sequence[FunctionTool] = ()
@@ -157,7 +159,7 @@ def _params(context: ServingContext, request: TurnRequest, prompt_tokens: int) -
         model.context_length,
         request.messages_param,
     )
-    return sampling_params(
+    params = sampling_params(
         request.sampling,
         max_tokens=budget,
         vocab_size=model.vocab_size,
@@ -165,3 +167,4 @@ def _params(context: ServingContext, request: TurnRequest, prompt_tokens: int) -
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
     )
+    return params if request.grammar is None else replace(params, grammar=request.grammar)

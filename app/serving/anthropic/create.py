@@ -1,5 +1,6 @@
 """``POST /v1/messages``: body to running turn to whole or streamed message; and token counts."""
 
+import json
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -20,6 +21,7 @@ from app.serving.context import ServingContext
 from app.serving.prompts import chat_prompt
 from app.serving.turn import Turn, TurnRequest, start_turn
 from app.sse import EventStream
+from engine.types import GrammarSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,19 @@ def _turn(message_id: str, request: MessageRequest) -> TurnRequest:
         ),
         template=_template(request),
         most_tokens=request.max_tokens,
+        grammar=_grammar(request),
         tools=tools,
         tool_choice=tool_choice(request, tools),
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
     )
+
+
+def _grammar(request: PromptFields) -> GrammarSpec | None:
+    """What the text must look like, if ``output_config.format`` says so."""
+    asked = request.output_config.format if request.output_config else None
+    if asked is None:
+        return None
+    return GrammarSpec("json_schema", json.dumps(asked.schema_), param="output_config")
 
 
 def _template(request: PromptFields) -> TemplateFields:

@@ -1,5 +1,6 @@
 """``POST /v1/responses``: body to running turn to whole or streamed response."""
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from app.serving.responses.tools import function_tools, tool_choice
 from app.serving.responses.writer import ResponseWriter
 from app.serving.turn import Turn, TurnRequest, start_turn
 from app.sse import EventStream
+from engine.types import GrammarSpec
 
 STORED_ITEMS = TypeAdapter(list[InputItem])
 
@@ -126,8 +128,19 @@ def _turn(response_id: str, request: ResponseRequest, items: Sequence[Item]) -> 
         tools=tools,
         tool_choice=tool_choice(request.tool_choice, tools),
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        grammar=_grammar(request),
         messages_param="input",
     )
+
+
+def _grammar(request: ResponseRequest) -> GrammarSpec | None:
+    """What the text must look like, if ``text.format`` says so."""
+    asked = request.text.format if request.text else None
+    if asked is None or asked.type == "text":
+        return None
+    if asked.type == "json_object":
+        return GrammarSpec("json_object", param="text")
+    return GrammarSpec("json_schema", json.dumps(asked.schema_), param="text")
 
 
 def _sampling(request: ResponseRequest) -> GenerationFields:
