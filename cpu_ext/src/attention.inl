@@ -20,6 +20,7 @@ constexpr int kSpan = 1;
 constexpr int kWide = 1;
 #endif
 
+constexpr int kAheadLocality = 2;  // into the second-level cache
 constexpr float kLowest = -1.0e30f;  // maximum before the first key; 2^(kLowest - m) is 0
 alignas(64) static const float kLaneIndex[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                  8, 9, 10, 11, 12, 13, 14, 15};
@@ -95,9 +96,19 @@ FLARE_INLINE void clear(AttentionState* states, int queries, int padded) {
   }
 }
 
-// scores[g][16 * n ...] for G queries and N vectors of 16 keys, from the one at `keys`.
+// Asks for N lines of what comes next, from memory into the second-level cache: tiles lie scattered,
+// which the processor's own prefetchers do not see ahead.
+template <int N>
+FLARE_INLINE void ask(const uint8_t* ahead) {
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) __builtin_prefetch(ahead + n * 64, 0, kAheadLocality);
+}
+
+// scores[g][16 * n ...] for G queries and N vectors of 16 keys, from the one at `keys`. `ahead`: the
+// same keys of the next tile.
 template <int G, int N>
-FLARE_INLINE void score(const uint8_t* keys, const float* q, int padded, float* scores) {
+FLARE_INLINE void score(const uint8_t* keys, const uint8_t* ahead, const float* q, int padded,
+                        float* scores) {
   V acc[G][N];
 #pragma GCC unroll 4
   for (int g = 0; g < G; ++g) {
@@ -113,6 +124,7 @@ FLARE_INLINE void score(const uint8_t* keys, const float* q, int padded, float* 
     }
     for (int d = block; d < block + 32; d += 2) {
       const uint8_t* line = keys + d / 2 * (kKeyTile * 4);
+      ask<N>(ahead + d / 2 * (kKeyTile * 4));
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) {
         const Pairs k = load_bf16_pairs(line + n * 64);
@@ -168,10 +180,11 @@ FLARE_INLINE void soften(float* s, int count, int padded, AttentionState& state)
   state.maximum = maximum;
 }
 
-// out[g][16 * n ...] += probabilities x values over the first `count` keys of the tile.
+// out[g][16 * n ...] += probabilities x values over the first `count` keys of the tile. `ahead`: the
+// next tile's values.
 template <int G, int N>
-FLARE_INLINE void weigh(const uint8_t* values, const float* p, int count, int padded,
-                        AttentionState* states, int dim) {
+FLARE_INLINE void weigh(const uint8_t* values, const uint8_t* ahead, const float* p, int count,
+                        int padded, AttentionState* states, int dim) {
   V acc[G][N];
 #pragma GCC unroll 4
   for (int g = 0; g < G; ++g) {
@@ -188,7 +201,9 @@ FLARE_INLINE void weigh(const uint8_t* values, const float* p, int count, int pa
     }
     int k = block;
     for (; k + 1 < last; k += 2) {
-      const uint8_t* line = values + (static_cast<int64_t>(k / 2) * padded + dim) * 4;
+      const int64_t offset = (static_cast<int64_t>(k / 2) * padded + dim) * 4;
+      const uint8_t* line = values + offset;
+      ask<N>(ahead + offset);
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) {
         const Pairs v = load_bf16_pairs(line + n * 64);
@@ -225,11 +240,11 @@ FLARE_INLINE void weigh(const uint8_t* values, const float* p, int count, int pa
 
 // One tile for G queries, of which query g sees counts[g] > 0 keys (ascending).
 template <bool kRound, int G>
-static void attend_group(const Tile& tile, const float* q, const int* counts, int padded,
-                         float* scores, AttentionState* states) {
+static void attend_group(const Tile& tile, const Tile& ahead, const float* q, const int* counts,
+                         int padded, float* scores, AttentionState* states) {
   const int count = counts[G - 1];
   for (int n = 0; n * kLanes < count; n += kSpan) {
-    score<G, kSpan>(tile.keys + n * 64, q, padded, scores + n * kLanes);
+    score<G, kSpan>(tile.keys + n * 64, ahead.keys + n * 64, q, padded, scores + n * kLanes);
   }
   for (int g = 0; g < G; ++g) {
     soften<kRound>(scores + g * kKeyTile, counts[g], padded, states[g]);
@@ -237,15 +252,17 @@ static void attend_group(const Tile& tile, const float* q, const int* counts, in
   int d = 0;
   constexpr int kDims = G == 4 && kWide > 2 ? 2 : kWide;
   for (; d + kDims * kLanes <= padded; d += kDims * kLanes) {
-    weigh<G, kDims>(tile.values, scores, count, padded, states, d);
+    weigh<G, kDims>(tile.values, ahead.values, scores, count, padded, states, d);
   }
-  for (; d < padded; d += kLanes) weigh<G, 1>(tile.values, scores, count, padded, states, d);
+  for (; d < padded; d += kLanes) {
+    weigh<G, 1>(tile.values, ahead.values, scores, count, padded, states, d);
+  }
 }
 
+// `ahead`: the tile that the thread is likely to come to next, itself when there is none.
 template <bool kRound>
-static void attend_tile(const AttentionArgs& a, const AttentionItem& item, int kv_head, int tile,
-                        AttentionScratch& s) {
-  const Tile t = tile_at(a, item, kv_head, tile);
+static void attend_tile(const AttentionArgs& a, const AttentionItem& item, const Tile& t,
+                        Tile ahead, AttentionScratch& s) {
   const int padded = a.shape->padded_dim;
   for (int i = 0; i < item.queries;) {
     int counts[kGroup];
@@ -262,14 +279,15 @@ static void attend_tile(const AttentionArgs& a, const AttentionItem& item, int k
     const float* q = s.q + i * padded;
     AttentionState* states = s.state + i;
     switch (n) {
-      case 1: attend_group<kRound, 1>(t, q, counts, padded, s.scores, states); break;
-      case 2: attend_group<kRound, 2>(t, q, counts, padded, s.scores, states); break;
+      case 1: attend_group<kRound, 1>(t, ahead, q, counts, padded, s.scores, states); break;
+      case 2: attend_group<kRound, 2>(t, ahead, q, counts, padded, s.scores, states); break;
 #if defined(__AVX512F__) && !defined(FLARE_SIMD_PORTABLE)
-      case 3: attend_group<kRound, 3>(t, q, counts, padded, s.scores, states); break;
-      default: attend_group<kRound, 4>(t, q, counts, padded, s.scores, states); break;
+      case 3: attend_group<kRound, 3>(t, ahead, q, counts, padded, s.scores, states); break;
+      default: attend_group<kRound, 4>(t, ahead, q, counts, padded, s.scores, states); break;
 #endif
     }
     i += n;
+    ahead = t;  // asked for
   }
 }
 
@@ -308,22 +326,37 @@ FLARE_INLINE float* partial_at(const AttentionArgs& a, const AttentionItem& item
   return a.partials + index * a.partial_stride;
 }
 
+// `after`: the tile that the thread is likely to come to behind the item's last.
 FLARE_INLINE void attend_partition(const AttentionArgs& a, const AttentionItem& item, int kv_head,
-                                   int part, AttentionScratch& s) {
+                                   int part, const Tile& after, AttentionScratch& s) {
   clear(s.state, item.queries, a.shape->padded_dim);
   const int last = last_position(a, item) / kKeyTile;
   const int end = (part + 1) * kPartitionTiles;
+  Tile t = tile_at(a, item, kv_head, part * kPartitionTiles);
   for (int tile = part * kPartitionTiles; tile < end && tile <= last; ++tile) {
-    attend_tile<false>(a, item, kv_head, tile, s);
+    const bool more = tile < last && (item.part < 0 || tile + 1 < end);
+    const Tile ahead = more ? tile_at(a, item, kv_head, tile + 1) : after;
+    attend_tile<false>(a, item, t, ahead, s);
+    t = ahead;
   }
 }
 
+// The first tile of the work that follows (item, kv_head) in the order of the plan.
+FLARE_INLINE Tile tile_after(const AttentionArgs& a, const AttentionItem& item, int kv_head,
+                             const AttentionItem* next) {
+  const int first = item.part < 0 ? 0 : item.part * kPartitionTiles;
+  if (kv_head + 1 < a.shape->kv_heads) return tile_at(a, item, kv_head + 1, first);
+  if (next == nullptr) return tile_at(a, item, kv_head, first);
+  return tile_at(a, *next, 0, next->part < 0 ? 0 : next->part * kPartitionTiles);
+}
+
 static void attend_generated(const AttentionArgs& a, const AttentionItem& item, int kv_head,
-                             AttentionScratch& s) {
+                             const AttentionItem* next, AttentionScratch& s) {
   const int padded = a.shape->padded_dim;
+  const Tile after = tile_after(a, item, kv_head, next);
   load_queries<false>(a, item, kv_head, s);
   if (item.part >= 0) {
-    attend_partition(a, item, kv_head, item.part, s);
+    attend_partition(a, item, kv_head, item.part, after, s);
     for (int i = 0; i < item.queries; ++i) {
       float* to = partial_at(a, item, kv_head, item.part, i);
       to[0] = s.state[i].maximum;
@@ -337,7 +370,7 @@ static void attend_generated(const AttentionArgs& a, const AttentionItem& item, 
   const int parts = partitions(last_position(a, item));
   clear(s.total, item.queries, padded);
   for (int part = 0; part < parts; ++part) {
-    attend_partition(a, item, kv_head, part, s);
+    attend_partition(a, item, kv_head, part, after, s);
     for (int i = 0; i < item.queries; ++i) {
       if (position_of(a, item, i) < part * kPartitionKeys) continue;
       merge(s.total[i], s.state[i].maximum, s.state[i].sum, s.state[i].out, padded);
@@ -373,7 +406,10 @@ static void attend_prompt(const AttentionArgs& a, const AttentionItem& item, int
   load_queries<true>(a, item, kv_head, s);
   clear(s.state, item.queries, a.shape->padded_dim);
   const int last = last_position(a, item) / kKeyTile;
-  for (int tile = 0; tile <= last; ++tile) attend_tile<true>(a, item, kv_head, tile, s);
+  for (int tile = 0; tile <= last; ++tile) {
+    const Tile t = tile_at(a, item, kv_head, tile);
+    attend_tile<true>(a, item, t, t, s);
+  }
   for (int i = 0; i < item.queries; ++i) {
     finish(s.state[i].sum, s.state[i].out, a.shape->head_dim,
            a.y + offset_of(a, item, kv_head, i));

@@ -212,7 +212,8 @@ void Executable::attend(const AttentionArgs& args, const AttentionItem& item, in
     kernels.attend_prompt(args, item, kv_head, scratch);
     return;
   }
-  kernels.attend_generated(args, item, kv_head, scratch);
+  const AttentionItem* last = plan_.items.data() + plan_.items.size() - 1;
+  kernels.attend_generated(args, item, kv_head, &item < last ? &item + 1 : nullptr, scratch);
   if (item.part < 0) return;
   // Whoever finishes last merges; the counter is then ready for the next layer.
   const int parts = partitions(item.position + (item.first_query + item.queries - 1) / args.group);

@@ -106,8 +106,9 @@ struct Kernels {
   void (*attend_begin)();
   void (*attend_end)();
   void (*attend_prompt)(const AttentionArgs&, const AttentionItem&, int kv_head, AttentionScratch&);
+  // `next`: the item after this one, or null; its first keys are asked for ahead.
   void (*attend_generated)(const AttentionArgs&, const AttentionItem&, int kv_head,
-                           AttentionScratch&);
+                           const AttentionItem* next, AttentionScratch&);
   // Merges the partitions of an item that were computed apart, in ascending order, into y.
   void (*attend_merge)(const AttentionArgs&, const AttentionItem&, int kv_head, AttentionScratch&);
 
