@@ -120,3 +120,59 @@ async def test_sdk_round_trip(api: Api, client: anthropic.AsyncAnthropic) -> Non
     counted = await client.messages.count_tokens(model=MODEL, messages=HI)
     total = message.usage.input_tokens + message.usage.cache_read_input_tokens
     assert counted.input_tokens == total
+
+
+async def test_turns_make_the_conversation(api: Api) -> None:
+    """System blocks and user turns that follow each other are joined."""
+    told = [
+        {"role": "system", "content": "S\nT"},
+        {"role": "user", "content": "a\nb\nc"},
+        {"role": "assistant", "content": "d\ne"},
+        {"role": "user", "content": "f"},
+    ]
+    api.script(told, piece_ids("ABC"))
+
+    def texts(*parts: str) -> list[dict[str, Any]]:
+        cached = {"cache_control": {"type": "ephemeral"}}
+        return [{"type": "text", "text": text, **cached} for text in parts]
+
+    turns = [
+        {"role": "user", "content": texts("a", "b")},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": texts("d", "e")},
+        {"role": "user", "content": "f"},
+    ]
+    body = (await create(api.http, system=texts("S", "T"), messages=turns)).json()
+    assert body["content"][0]["text"] == "ABC"
+
+
+async def test_the_last_turn_of_the_assistant_is_gone_on_with(api: Api) -> None:
+    turns = [*HI, {"role": "assistant", "content": "one"}]
+    assert api.text.chat_template is not None
+    prompt = api.text.chat_template.render(
+        turns, add_generation_prompt=False, continue_final_message=True
+    )
+    api.script_rendered(prompt, piece_ids(" two"))
+    body = (await create(api.http, messages=turns)).json()
+    assert body["content"] == [{"type": "text", "text": " two"}]
+
+
+async def test_nothing_said(api: Api) -> None:
+    """An end token at once: no block at all, streamed or not."""
+    api.script(HI, [])
+    body = (await create(api.http)).json()
+    assert (body["content"], body["stop_reason"]) == ([], "end_turn")
+    events = await stream(api.http)
+    assert [e["type"] for e in events] == ["message_start", "message_delta", "message_stop"]
+
+
+async def test_cached_tokens_are_told_apart(api: Api) -> None:
+    turns = [{"role": "user", "content": "x" * 64}]
+    first = (await create(api.http, messages=turns)).json()["usage"]
+    again = (await create(api.http, messages=turns)).json()["usage"]
+    start = (await stream(api.http, messages=turns))[0]["message"]["usage"]
+    total = first["input_tokens"]
+    assert first["cache_read_input_tokens"] == 0
+    for usage in (again, start):
+        assert usage["cache_read_input_tokens"] >= 64
+        assert usage["cache_read_input_tokens"] + usage["input_tokens"] == total

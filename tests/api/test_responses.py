@@ -1,6 +1,8 @@
 """``/v1/responses``: whole and streamed, over HTTP and with OpenAI's own client."""
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -123,3 +125,60 @@ async def test_sdk_round_trip(api: Api, client: openai.AsyncOpenAI) -> None:
     await client.responses.delete(made.id)
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(made.id)
+
+
+def test_a_start_imports_none_of_it() -> None:
+    """The models of both families are built by the first request for them."""
+    families = ("app.protocol.responses", "app.protocol.messages", "app.serving.responses")
+    code = f"import sys, app.main; print(*(m for m in {families} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+async def test_items_make_the_conversation(api: Api) -> None:
+    """Parts are joined; text of the assistant may come as output_text."""
+    told = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+    api.script(told, piece_ids("ABC"))
+    parts = [{"type": "input_text", "text": text} for text in "ab"]
+    said = [{"type": "output_text", "text": "c", "annotations": []}]
+    body = (
+        await create(
+            api.http,
+            instructions="S",
+            input=[
+                {"role": "user", "content": parts},
+                {"type": "message", "role": "assistant", "content": said, "id": "msg_1"},
+                {"role": "user", "content": "d"},
+            ],
+        )
+    ).json()
+    assert body["output"][0]["content"][0]["text"] == "ABC"
+    assert body["instructions"] == "S"
+
+
+async def test_output_can_be_sent_back_as_input(api: Api, client: openai.AsyncOpenAI) -> None:
+    api.script(user("hi"), piece_ids("one"))
+    api.script([*user("hi"), {"role": "assistant", "content": "one"}, *user("b")], piece_ids("HI"))
+    first = await client.responses.create(model=MODEL, input="hi", temperature=0)
+    items: list[Any] = [*user("hi"), *first.output, *user("b")]
+    second = await client.responses.create(model=MODEL, input=items, temperature=0)
+    assert second.output_text == "HI"
+
+
+async def test_obfuscation_is_off_unless_asked_for(api: Api) -> None:
+    plain = await stream(api.http, input="hi", max_output_tokens=3)
+    padded = await stream(
+        api.http,
+        input="hi",
+        max_output_tokens=3,
+        stream_options={"include_obfuscation": True},
+    )
+    assert not any("obfuscation" in event for event in plain)
+    deltas = [event for event in padded if event["type"].endswith(".delta")]
+    assert deltas and all(event["obfuscation"] for event in deltas)
+    assert [event["type"] for event in plain] == [event["type"] for event in padded]

@@ -34,7 +34,15 @@ class Api:
 
     def script(self, prompt: str | Sequence[dict[str, Any]], ids: Sequence[int]) -> None:
         """Make the model say ``ids`` after a text prompt or a conversation, then an end token."""
-        key = byte_ids(prompt) if isinstance(prompt, str) else chat_ids(self.text, prompt)
+        self._script(
+            byte_ids(prompt) if isinstance(prompt, str) else chat_ids(self.text, prompt), ids
+        )
+
+    def script_rendered(self, prompt: str, ids: Sequence[int]) -> None:
+        """The same after the text of a rendered prompt, special tokens included."""
+        self._script(tuple(self.text.tokenizer.encode(prompt)), ids)
+
+    def _script(self, key: tuple[int, ...], ids: Sequence[int]) -> None:
         scripts = cast(dict[tuple[int, ...], Sequence[int]], self.parts.device.behaviour.scripts)
         scripts[key] = list(ids)
 
