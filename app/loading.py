@@ -1,15 +1,18 @@
 """Load the engine and the text assets in a thread, beside the import of the web stack."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from engine.config import EngineConfig
 
 if TYPE_CHECKING:  # the loading thread imports these, beside the main thread's own imports
     from engine.client import Engine
     from engine.text.assets import TextAssets
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +25,19 @@ class Loaded:
 
 def start_loading(config: EngineConfig) -> "Future[Loaded]":
     """Begin to load in a thread that does not hold up the end of the process."""
-    future: Future[Loaded] = Future()
-    Thread(target=_run, args=(config, future), name="flare-load", daemon=True).start()
+    return _in_thread("flare-load", lambda: _load(config))
+
+
+def _in_thread(name: str, call: Callable[[], T]) -> "Future[T]":
+    future: Future[T] = Future()
+    Thread(target=_run, args=(call, future), name=name, daemon=True).start()
     return future
 
 
-def _run(config: EngineConfig, future: "Future[Loaded]") -> None:
+def _run(call: Callable[[], T], future: "Future[T]") -> None:
     future.set_running_or_notify_cancel()
     try:
-        future.set_result(_load(config))
+        future.set_result(call())
     except BaseException as exc:  # handed to whoever waits for the future
         future.set_exception(exc)
 
@@ -39,4 +46,10 @@ def _load(config: EngineConfig) -> Loaded:
     from engine.factory import load_engine
     from engine.text.assets import load_text
 
-    return Loaded(load_engine(config), load_text(config.core / "text"))
+    text: list[Future[TextAssets]] = []
+
+    def begin_text() -> None:  # the tokenizer is parsed while the first replays run
+        text.append(_in_thread("flare-text", lambda: load_text(config.core / "text")))
+
+    engine = load_engine(config, on_instantiated=begin_text)
+    return Loaded(engine, text[0].result())

@@ -1,14 +1,16 @@
-"""Start-up of an existing core: process start to /health 200, median of several runs.
+"""Start-up of an existing core: process start to /health 200 and to a first token, medians.
 
 python benchmarks/startup.py CORE [--runs 5] [--flags=--no-mixed-prefill]
 
-Also reported: peak resident memory at ready, whether torch was mapped, and whether any digest of
-the core changed.
+The first token is that of a one-token completion sent as soon as the server is ready. Also
+reported: processor seconds at ready, peak resident memory of the process, whether torch was
+mapped, and whether any digest of the core changed.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -49,21 +51,50 @@ def wait_ready(port: int, process: subprocess.Popen[bytes], timeout: float = 60.
     raise RuntimeError("not ready in time")
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the user and system time of a process, in the kernel's ticks (proc(5), stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def first_token(port: int) -> None:
+    """Ask for a completion of one token and read it to the end."""
+    base = f"http://127.0.0.1:{port}/v1"
+    with urllib.request.urlopen(f"{base}/models", timeout=60) as answer:
+        model = json.load(answer)["data"][0]["id"]
+    body = {"model": model, "prompt": "Hello", "max_tokens": 1, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"{base}/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        if json.load(answer)["usage"]["completion_tokens"] != 1:
+            raise RuntimeError("the first completion has no token")
+
+
 def one_run(command: list[str]) -> dict[str, float | bool]:
-    """Start, wait for ready, look at the process, stop it."""
+    """Start, wait for ready, look at the process, ask for a token, stop it."""
     port = free_port()
     start = time.perf_counter()
     process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
     try:
         wait_ready(port, process)
         seconds = time.perf_counter() - start
+        cpu = cpu_seconds(process.pid)
+        first_token(port)
+        token = time.perf_counter() - start
         status = Path(f"/proc/{process.pid}/status").read_text()
         rss = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM"))
         torch = "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
     finally:
         process.terminate()
         process.wait(30)
-    return {"seconds": seconds, "peak_rss_mib": rss / 1024, "torch": torch}
+    return {
+        "seconds": seconds,
+        "cpu": cpu,
+        "token": token,
+        "peak_rss_mib": rss / 1024,
+        "torch": torch,
+    }
 
 
 def main() -> None:
@@ -84,6 +115,8 @@ def main() -> None:
         "seconds_median": round(statistics.median(seconds), 3),
         "seconds_min": round(min(seconds), 3),
         "seconds_max": round(max(seconds), 3),
+        "first_token_median": round(statistics.median(float(r["token"]) for r in runs), 3),
+        "cpu_seconds_median": round(statistics.median(float(r["cpu"]) for r in runs), 3),
         "peak_rss_mib": round(statistics.median(float(r["peak_rss_mib"]) for r in runs), 1),
         "torch_mapped": any(r["torch"] for r in runs),
         "digests_unchanged": digests(a.core) == before,

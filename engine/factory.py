@@ -59,7 +59,8 @@ def load_engine(
 
     Blocks; start the engine in an event loop afterwards. ``open_with`` replaces the device of
     the plan (tests). ``on_instantiated`` is called when what is left is native and holds no
-    interpreter lock, so that other work can run beside it. Raises SettingsError, CoreError, SelectionError or DeviceError.
+    interpreter lock, so that other work can run beside it. Raises SettingsError, CoreError,
+    SelectionError or DeviceError.
     """
     phases = Phases()
     with phases.time("open"):

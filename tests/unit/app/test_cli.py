@@ -284,7 +284,8 @@ def test_the_export_process_ignores_a_folder_named_app(tmp_path: Path) -> None:
         # All that serving needs: torch and export belong to other lives.
         (
             "app.commands.run, app.main, app.server, engine.factory, engine.text.assets",
-            "torch transformers rich openai gguf safetensors engine.export engine.models",
+            "torch transformers rich openai gguf safetensors llguidance "
+            "engine.export engine.models",
         ),
         # Before the engine begins to load: nothing that can be imported beside it.
         ("app.commands.run", "starlette uvicorn numpy prometheus_client engine.core"),
