@@ -40,12 +40,23 @@ class Reply:
 
 
 class Client:
-    """Streams completions from one base URL (ends in /v1). Use as an async context manager."""
+    """Streams completions from one base URL (ends in /v1). Use as an async context manager.
 
-    def __init__(self, base_url: str, body: Mapping[str, object], timeout_s: float) -> None:
+    ``body``: fields of every request. ``transport`` replaces the network (tests).
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        body: Mapping[str, object],
+        timeout_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         # A connection per request: no server is measured on another one's keep-alive.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(limits=limits, timeout=timeout_s, trust_env=False)
+        self._http = httpx.AsyncClient(
+            limits=limits, timeout=timeout_s, trust_env=False, transport=transport
+        )
         self._url = f"{base_url}/completions"
         self._body = body
 
@@ -81,7 +92,7 @@ class Client:
                     _take(reply, at, event)
                     if stop is not None and stop.is_set():
                         break
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, json.JSONDecodeError) as error:
             raise ReplyError(repr(error)) from error
         if not reply.arrivals:
             raise ReplyError("the stream held no token")

@@ -17,7 +17,8 @@ def write_dense(gguf: Path, directory: Path) -> None:
         gguf_file=gguf.name,
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
-    ).to(torch.bfloat16)
+    )
+    torch.nn.Module.to(model, torch.bfloat16)  # in place
     model.config.dtype = torch.bfloat16
     partial = directory.with_name(directory.name + ".partial")
     model.save_pretrained(partial)

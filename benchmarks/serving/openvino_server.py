@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from typing import Any
 
-import openvino_genai as genai
+import openvino_genai as genai  # type: ignore[import-not-found]
 
 Options = argparse.Namespace
 

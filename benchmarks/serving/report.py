@@ -53,7 +53,7 @@ def _table(
         cells = [_cell(entry, metric, value(entry.name, metric)) for entry in run.entries]
         if any(cell not in ("-", "not installed") for cell in cells):
             rows.append([f"{metric.title}, {metric.unit}", *cells, *more(metric)])
-    return _rows(rows)
+    return rows_of(rows)
 
 
 def _cell(entry: Entry, metric: Metric, value: float | None) -> str:
@@ -62,7 +62,8 @@ def _cell(entry: Entry, metric: Metric, value: float | None) -> str:
     return "-" if value is None else f"{value:,.{metric.digits}f}"
 
 
-def _rows(rows: Sequence[Sequence[str]]) -> str:
+def rows_of(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its head."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -71,7 +72,7 @@ def _rows(rows: Sequence[Sequence[str]]) -> str:
 def _servers(run: Run) -> str:
     head = ["server", "version", "weights", "command"]
     rows = [[e.name, _version(e), e.weights, f"`{e.command}`"] for e in run.entries]
-    return _rows([head, *rows])
+    return rows_of([head, *rows])
 
 
 def _version(entry: Entry) -> str:
