@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format build bench bench-peers clean
+.PHONY: help setup serve test lint format build docs bench bench-peers clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,9 @@ format: $(VENV)/.test ## Format the Python code
 	$(BIN)/ruff format .
 
 build: $(VENV)/.installed ## Rebuild the native extension when its sources changed
+
+docs: $(VENV)/.installed ## Write docs/api-reference.md from the models
+	@$(BIN)/python -m app.reference
 
 bench: setup $(VENV)/.test ## Measure Flare and the installed peers side by side (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.serving $(ARGS)

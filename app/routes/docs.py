@@ -1,24 +1,31 @@
 """``/openapi.json``, and ``/docs``: the same as one page that needs no network and no script."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 
 from app.deps import get_api
+from app.openapi import INFO
 from app.routing import Endpoint
 
+if TYPE_CHECKING:
+    from app.tables import Table
+
 STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
-h2{margin-top:2.5rem;border-top:1px solid #ddd;padding-top:1rem}
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+h2{margin-top:2.5rem;border-top:1px solid #8884;padding-top:1rem;font-size:1.1rem}
 h2 b{background:#246;color:#fff;border-radius:4px;padding:.1rem .5rem;font-size:.8em}
+h3{font-size:1rem}
+div{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:14px}
-td,th{border-bottom:1px solid #eee;padding:.3rem .5rem;text-align:left;vertical-align:top}
-code{font-size:.95em;background:#f5f5f5;padding:.05rem .3rem}
+td,th{border-bottom:1px solid #8884;padding:.3rem .5rem;text-align:left;vertical-align:top}
+code{font-size:.95em;background:#8882;padding:.05rem .3rem}
 """
+COLUMNS = ("type", "meaning", "default", "off", "limits", "origin")
 
 
 async def openapi(request: Request) -> JSONResponse:
@@ -27,56 +34,52 @@ async def openapi(request: Request) -> JSONResponse:
 
 
 async def docs(request: Request) -> HTMLResponse:
-    """Every route with its request fields, from the same schema as /openapi.json."""
-    return HTMLResponse(render(get_api(request).schema))
+    """Every route with its request fields and their meanings."""
+    return HTMLResponse(render(get_api(request).endpoints))
 
 
-def render(schema: Mapping[str, Any]) -> str:
-    """The page for an OpenAPI schema."""
-    info = schema["info"]
-    title = escape(f"{info['title']} {info['version']}")
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
-        f"<style>{STYLE}</style><h1>{title}</h1><p>{escape(info.get('summary', ''))}. "
-        "The same as data: <a href=openapi.json>openapi.json</a>.</p>"
-        + "".join(_operations(schema["paths"]))
-        + "</html>"
-    )
+def render(endpoints: Iterable[Endpoint]) -> str:
+    """The page for a route table."""
+    from app.meanings import Meanings  # read only when somebody looks
+    from app.tables import tables
+
+    meanings = Meanings.load()
+    title = escape(f"{INFO['title']} {INFO['version']}")
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
+        f"<p>{escape(INFO['summary'])}. The same as data: "
+        "<a href=openapi.json>openapi.json</a>. <a href=./>Playground</a>.</p>"
+    ]
+    objects: dict[str, Table] = {}
+    for endpoint in endpoints:
+        if endpoint.tag is None:
+            continue
+        parts.append(f"<h2><b>{endpoint.method}</b> <code>{escape(endpoint.path)}</code></h2>")
+        parts.append(f"<p>{escape(endpoint.description)}</p>")
+        body = endpoint.body_model
+        if body is not None:
+            first, *nested = tables(body, meanings)
+            parts += _rows(first)
+            objects.update((table.name, table) for table in nested)
+    parts.append("<h2>Objects</h2>")
+    for table in objects.values():
+        parts.append(f"<h3>{escape(table.name)}</h3><p>{escape(table.about)}</p>")
+        parts += _rows(table)
+    return "".join(parts) + "</html>"
 
 
-def _operations(paths: Mapping[str, Any]) -> Iterator[str]:
-    for path, methods in paths.items():
-        for method, operation in methods.items():
-            yield f"<h2><b>{method.upper()}</b> <code>{escape(path)}</code></h2>"
-            yield f"<p>{escape(operation.get('description', ''))}</p>"
-            yield from _body(operation.get("requestBody", {}))
-
-
-def _body(body: Mapping[str, Any]) -> Iterator[str]:
-    schema = body.get("content", {}).get("application/json", {}).get("schema", {})
-    if not schema.get("properties"):
-        return
-    required = set(schema.get("required", ()))
-    yield "<table><tr><th>field<th>type<th>default<th>meaning"
-    for name, field in schema["properties"].items():
-        default = "required" if name in required else json.dumps(field.get("default"))
-        cells = (name, _type(field), default, field.get("description", ""))
-        yield "<tr><td><code>{}</code><td>{}<td>{}<td>{}".format(*map(escape, cells))
-    yield "</table>"
-
-
-def _type(field: Mapping[str, Any]) -> str:
-    """A short word for a field's type, the members of a union joined by "or"."""
-    if "anyOf" in field:
-        return " or ".join(dict.fromkeys(_type(member) for member in field["anyOf"]))
-    if "enum" in field or "const" in field:
-        return " | ".join(json.dumps(value) for value in field.get("enum", [field.get("const")]))
-    if field.get("type") == "array":
-        return f"list of {_type(field.get('items', {}))}"
-    return str(field.get("type", "any"))
+def _rows(table: "Table") -> Iterator[str]:
+    yield "<div><table><tr><th>field" + "".join(f"<th>{column}" for column in COLUMNS)
+    for row in table.rows:
+        cells = (row.type, row.text, row.default, row.off, row.limits, row.origin)
+        words = "".join("<td>" + escape(cell).replace("`", "") for cell in cells)
+        yield f"<tr><td><code>{escape(row.name)}</code>{words}"
+    yield "</table></div>"
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/openapi.json", openapi, head=True),
-    Endpoint("GET", "/docs", docs, produces=("text/html",)),
+    Endpoint("GET", "/openapi.json", openapi, tag="pages", head=True),
+    Endpoint("GET", "/docs", docs, tag="pages", produces=("text/html; charset=utf-8",), head=True),
 )

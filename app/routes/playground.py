@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from app.routing import Endpoint
 
+HTML = "text/html; charset=utf-8"
 FOLDER = Path(__file__).parents[1] / "static"
 HEADERS = {
     "cache-control": "no-cache",  # kept by the browser, but asked for again: 304 while unchanged
@@ -22,7 +23,7 @@ HEADERS = {
 
 async def playground(request: Request) -> Response:
     """A page to chat with the model and to watch the engine; it asks for the API key itself."""
-    return _file(request, "playground.html", "text/html")
+    return _file(request, "playground.html", HTML)
 
 
 async def playground_style(request: Request) -> Response:
@@ -45,7 +46,7 @@ def _file(request: Request, name: str, kind: str) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/", playground, head=True),
+    Endpoint("GET", "/", playground, tag="pages", produces=(HTML,), head=True),
     Endpoint("GET", "/playground.css", playground_style, head=True),
     Endpoint("GET", "/playground.js", playground_script, head=True),
 )

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from app.auth import OPEN_PATHS
 from app.config import ServerConfig
 from tests.support.application import Application, application, served
 
@@ -88,7 +89,7 @@ async def test_no_route_was_forgotten(keyed: Application) -> None:
         for method in ("GET", "POST", "HEAD", "OPTIONS"):
             answer = await keyed.http.request(method, path)
             refused = answer.status_code == 401
-            assert refused is (path not in {"/health", "/live"}), (method, path)
+            assert refused is (path not in OPEN_PATHS), (method, path)
 
 
 async def test_without_keys_everything_is_open() -> None:
