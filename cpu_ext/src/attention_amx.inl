@@ -63,13 +63,15 @@ FLARE_INLINE void zero_tiles() {
 }
 
 // One step of 32 along k: a holds the queries' side (rows `a_stride` bytes apart), b two groups.
+// Keys and values pass through once per item: they must not displace the item's own scores, which
+// fill most of the first cache.
 template <int H>
 FLARE_INLINE void multiply(const void* a, int64_t a_stride, const uint8_t* b, int64_t b_stride) {
   const uint8_t* rows = static_cast<const uint8_t*>(a);
   _tile_loadd(4, rows, a_stride);
-  _tile_loadd(6, b, b_stride);
+  _tile_stream_loadd(6, b, b_stride);
   _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, b + 64, b_stride);
+  _tile_stream_loadd(7, b + 64, b_stride);
   _tile_dpbf16ps(1, 4, 7);
   if (H == 2) {
     _tile_loadd(5, rows + 16 * a_stride, a_stride);

@@ -194,11 +194,12 @@ void Executable::run_step(const AttentionStep& step, int tid) {
   args.partials = context_->partials();
   args.partial_stride = 32 + args.shape->padded_dim;
   const int heads = args.shape->kv_heads;
-  const int64_t work = static_cast<int64_t>(plan_.items.size()) * heads;
+  // One kv head after the other: its keys and values stay in the second cache from item to item.
+  const int64_t items = static_cast<int64_t>(plan_.items.size()), work = items * heads;
   if (plan_.prompt_items > 0) context_->kernels().attend_begin();
   share(tid, work, work, [&](int64_t first, int64_t last) {
     for (int64_t w = first; w < last; ++w) {
-      attend(args, plan_.items[static_cast<size_t>(w / heads)], static_cast<int>(w % heads), tid);
+      attend(args, plan_.items[static_cast<size_t>(w % items)], static_cast<int>(w / items), tid);
     }
   });
   if (plan_.prompt_items > 0) context_->kernels().attend_end();
