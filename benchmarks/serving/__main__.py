@@ -60,7 +60,7 @@ def scenarios_named(names: str) -> list[Scenario]:
 
 
 def prepare(a: argparse.Namespace) -> Models:
-    """Export the core unless one is given; dequantise the weights for bf16 servers once."""
+    """Export the core unless one is given; convert the weights for the peers once."""
     a.peers.mkdir(parents=True, exist_ok=True)
     gguf = resolve_model("smollm2").path
     core = a.core
@@ -68,11 +68,12 @@ def prepare(a: argparse.Namespace) -> Models:
         core = a.peers / "flare.core"
         flare = ROOT / ".venv/bin/flare"
         subprocess.run([flare, "export", "smollm2", "--output", core, "--overwrite"], check=True)
-    dense = a.peers / "dense"
-    if not dense.exists():
-        command = [sys.executable, "-m", "benchmarks.serving.dense", gguf, dense]
-        subprocess.run(command, check=True, cwd=ROOT)
-    return Models(core, gguf, dense)
+    made = {"dense": a.peers / "dense", "eight_bit": a.peers / "q8_0.gguf"}
+    for module, path in made.items():
+        if not path.exists():
+            command = [sys.executable, "-m", f"benchmarks.serving.{module}", gguf, path]
+            subprocess.run(command, check=True, cwd=ROOT)
+    return Models(core, gguf, made["eight_bit"], made["dense"])
 
 
 def entry(server: Server) -> Entry:

@@ -11,6 +11,8 @@ STREAMS = 32  # the largest burst
 CONTEXT = 8192
 STEP_TOKENS = 512
 SLOT = 5120  # tokens of one sequence: the arriving prompt and its output, with room
+SLOTS = ("-c", str(STREAMS * SLOT))  # llama.cpp: a context of its own for each slot
+SHARED = ("-c", str(8 * SLOT), "--kv-unified")  # or one that all slots share
 
 Body = Mapping[str, object]
 USAGE: Body = {"ignore_eos": True, "stream_options": {"include_usage": True}}
@@ -18,10 +20,14 @@ USAGE: Body = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The same weights as each server takes them: ``dense`` is a bf16 Hugging Face directory."""
+    """The same weights as each server takes them.
+
+    gguf: Q4_1. eight_bit: those as Q8_0. dense: those as a bf16 Hugging Face directory.
+    """
 
     core: Path
     gguf: Path
+    eight_bit: Path
     dense: Path
 
 
@@ -56,9 +62,11 @@ def all_servers(models: Models, peers: Path, threads: int) -> tuple[Server, ...]
     return (
         flare(models, "--mixed-prefill", threads),
         flare(models, "--no-mixed-prefill", threads),
-        llama_cpp("llama.cpp", models, peers, threads, slots=True),
-        llama_cpp("llama.cpp unified KV", models, peers, threads, slots=False),
-        openvino(models, peers, threads),
+        llama_cpp("llama.cpp", models, peers, threads, *SLOTS),
+        llama_cpp("llama.cpp -fa off", models, peers, threads, *SLOTS, "-fa", "off"),
+        llama_cpp("llama.cpp unified KV", models, peers, threads, *SHARED),
+        openvino("OpenVINO GenAI Q4_1", models.gguf, peers, threads),
+        openvino("OpenVINO GenAI Q8_0", models.eight_bit, peers, threads),
         vllm(models, peers, threads),
         transformers(models, peers, threads),
     )
@@ -80,11 +88,10 @@ def flare(models: Models, flag: str, threads: int) -> Server:
     )
 
 
-def llama_cpp(name: str, models: Models, peers: Path, threads: int, slots: bool) -> Server:
-    """llama.cpp's server: a context of its own per slot, or one that all slots share."""
+def llama_cpp(name: str, models: Models, peers: Path, threads: int, *more: str) -> Server:
+    """llama.cpp's server with one slot for each stream of the largest burst."""
     program = peers / "llama/build/bin/llama-server"
-    context = ("-c", str(STREAMS * SLOT)) if slots else ("-c", str(8 * SLOT), "--kv-unified")
-    options = ("-t", str(threads), "--parallel", str(STREAMS), *context, "--cache-ram", "0")
+    options = ("-t", str(threads), "--parallel", str(STREAMS), "--cache-ram", "0", *more)
     return Server(
         name=name,
         weights="Q4_1",
@@ -96,17 +103,17 @@ def llama_cpp(name: str, models: Models, peers: Path, threads: int, slots: bool)
     )
 
 
-def openvino(models: Models, peers: Path, threads: int) -> Server:
+def openvino(name: str, gguf: Path, peers: Path, threads: int) -> Server:
     """OpenVINO GenAI's continuous batching behind openvino_server.py."""
     python = peers / "openvino/bin/python"
     script = str(ROOT / "benchmarks/serving/openvino_server.py")
     options = ("--max-num-batched-tokens", str(STEP_TOKENS), "--max-num-seqs", str(STREAMS))
     return Server(
-        name="OpenVINO GenAI",
-        weights="Q4_1",
+        name=name,
+        weights=name.rsplit(maxsplit=1)[-1],
         program=python,
         version=_installed(python, "openvino-genai"),
-        command=(str(python), script, str(models.gguf), "--port", "{port}", *options),
+        command=(str(python), script, str(gguf), "--port", "{port}", *options),
         model="openvino",
         environment={"OMP_NUM_THREADS": str(threads)},
     )

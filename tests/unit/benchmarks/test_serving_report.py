@@ -23,6 +23,10 @@ def samples(server: str, metric: Metric, *values: float) -> list[Sample]:
     return [Sample(server, i, "single", {metric.name: v}) for i, v in enumerate(values)]
 
 
+def models_in(folder: Path) -> Models:
+    return Models(folder / "core", folder / "a.gguf", folder / "b.gguf", folder / "dense")
+
+
 @pytest.fixture
 def run() -> Run:
     taken = [
@@ -86,11 +90,11 @@ def test_merging_keeps_all_samples_and_refuses_another_machine(run: Run) -> None
 
 
 def test_servers_are_chosen_by_parts_of_their_names(tmp_path: Path) -> None:
-    models = Models(tmp_path / "core", tmp_path / "model.gguf", tmp_path / "dense")
+    models = models_in(tmp_path)
     servers = all_servers(models, tmp_path, threads=2)
     assert [s.name for s in chosen("openvino, FLARE", servers)] == [
         *("Flare --mixed-prefill", "Flare --no-mixed-prefill"),
-        "OpenVINO GenAI",
+        *("OpenVINO GenAI Q4_1", "OpenVINO GenAI Q8_0"),
     ]
     assert chosen("", servers) == list(servers)
     with pytest.raises(ValueError, match="nobody"):
@@ -98,7 +102,7 @@ def test_servers_are_chosen_by_parts_of_their_names(tmp_path: Path) -> None:
 
 
 def test_peers_that_are_not_there_are_not_installed(tmp_path: Path) -> None:
-    models = Models(tmp_path / "core", tmp_path / "model.gguf", tmp_path / "dense")
+    models = models_in(tmp_path)
     peers = [s for s in all_servers(models, tmp_path, threads=2) if not s.ours]
     assert len(peers) >= 4
     assert not any(s.installed for s in peers)
