@@ -30,6 +30,10 @@ Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.keys)]
 Key = Annotated[str, BeforeValidator(values.key)]
 Word = BeforeValidator(values.word)
 Device = Annotated[Literal["auto", "cpu", "cuda"], Word]
+ToolParser = Annotated[
+    Literal["auto", "none", "hermes", "llama3_json", "mistral", "pythonic"], Word
+]
+ReasoningParser = Annotated[Literal["auto", "none", "think", "mistral", "seed", "cohere"], Word]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Word]
 LogFormat = Annotated[Literal["text", "json"], Word]
 
@@ -75,6 +79,18 @@ class Settings(BaseSettings):
     ping_seconds: Seconds = _setting(
         15.0, "server", "silence after which a stream gets a comment line; 0: never"
     )
+    tool_parser: ToolParser = _setting(
+        "auto",
+        "server",
+        "form of tool calls: auto (what the chat template asks for), none, hermes, llama3_json, "
+        "mistral or pythonic",
+    )
+    reasoning_parser: ReasoningParser = _setting(
+        "auto",
+        "server",
+        "marks of reasoning: auto (those of the chat template), none, think, mistral, seed or "
+        "cohere",
+    )
     max_num_seqs: Count | None = _setting(
         None, "limits", "sequences that run at once; only downwards; unset: from the core"
     )
@@ -101,6 +117,11 @@ class Settings(BaseSettings):
     )
     cpu_isa: Annotated[Isa, Word] = _setting(
         "auto", "engine", "CPU instruction set: auto, portable, avx2, avx512, amx or neon"
+    )
+    stall_seconds: Seconds = _setting(
+        0.08,
+        "engine",
+        "about how long a step that takes prompts in may hold up running streams; 0: any time",
     )
     prefix_cache: Flag = _setting(True, "engine", "reuse the KV blocks of shared prompt prefixes")
     speculative: Annotated[Speculative, Word] = _setting(
@@ -145,6 +166,7 @@ class Settings(BaseSettings):
             draft_tokens=self.draft_tokens,
             max_queue=self.max_queue,
             cpu_isa=self.cpu_isa,
+            stall_seconds=self.stall_seconds,
         )
 
     def server_config(self) -> ServerConfig:
@@ -158,4 +180,6 @@ class Settings(BaseSettings):
             drain_seconds=self.drain_seconds,
             ping_seconds=self.ping_seconds,
             response_store_bytes=self.response_store,
+            tool_parser=self.tool_parser,
+            reasoning_parser=self.reasoning_parser,
         )

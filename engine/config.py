@@ -15,7 +15,8 @@ class EngineConfig:
     """All that the factory needs. None means: what the core says, or sized at load.
 
     mixed_prefill: the tri-state selection request. kv_cache_bytes: bytes for the KV pool.
-    cpu_isa: the instruction-set path to take.
+    cpu_isa: the instruction-set path to take. stall_seconds: how long a step with prompt rows
+    should last at most while other sequences decode; 0: any time.
     """
 
     core: Path
@@ -32,3 +33,4 @@ class EngineConfig:
     draft_tokens: int = 0
     max_queue: int = 1024
     cpu_isa: Isa = "auto"
+    stall_seconds: float = 0.0

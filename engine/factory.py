@@ -33,6 +33,7 @@ from engine.runtime.grammar import SlotGrammars
 from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
+from engine.schedule.pace import Pace, attention_depth
 from engine.schedule.scheduler import Scheduler
 from engine.types import ModelInfo
 
@@ -150,7 +151,10 @@ def _assemble(
     """Connect scheduler, planner, runner and loop over a warm rank."""
     kv, told = manifest.model.kv, rank.plan
     cache = KVCache(told.num_blocks + 1, kv.block_size, config.prefix_cache)
-    scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens)
+    pace = None
+    if config.stall_seconds:
+        pace = Pace(config.stall_seconds, attention_depth(manifest.model))
+    scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens, pace)
     tables = SlotTables(scheduler.max_running, told.max_model_len, kv.block_size)
     grammars = SlotGrammars(frozenset(manifest.model.eos_token_ids))
     runner = ModelRunner(rank.device, rank.executables, tables, grammars)

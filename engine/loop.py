@@ -141,7 +141,7 @@ class EngineLoop:
         return await self._worker.run(self._runner.execute, output, launches)
 
     def _update(self, output: SchedulerOutput, results: Seq[LaunchResult]) -> None:
-        self._scheduler.complete(output)
+        self._scheduler.complete(output, sum(result.seconds for result in results))
         now = perf_counter()
         for result in results:
             for scored in result.scored:

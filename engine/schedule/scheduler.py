@@ -1,9 +1,11 @@
 """The policy of a step: decode rows first, then chunks, first come first served."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from engine.cache.kv import KVCache
 from engine.schedule.output import SchedulerOutput, Segment
+from engine.schedule.pace import GRAIN, Pace
 from engine.schedule.queue import OrderedSequences
 from engine.schedule.sequence import NO_SLOT, Sequence
 
@@ -13,19 +15,34 @@ WATERMARK = 0.01
 
 @dataclass(slots=True)
 class _Step:
-    """What is left to give in the step being decided, and what was given."""
+    """What is left to give in the step being decided, and what was given.
+
+    seconds: what prompt rows may take still, once there are decode rows beside them.
+    """
 
     budget: int
+    pace: Pace | None
+    seconds: float = inf
     decodes: list[Segment] = field(default_factory=list)
     recomputes: list[Segment] = field(default_factory=list)
     prompts: list[Segment] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     preempted: int = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether no further chunk fits."""
+        return self.budget == 0 or self.seconds <= 0.0
+
     def add(self, sequence: Sequence) -> None:
         """Give the sequence's next rows, as many as the budget allows."""
-        count = min(sequence.chunk_left, self.budget)
         generated = sequence.generated
+        count = min(sequence.chunk_left, self.budget)
+        if self.pace is not None and self.decodes and not generated:
+            count = min(count, self.pace.rows(sequence.computed, self.seconds))
+            self.seconds -= self.pace.cost(sequence.computed, count)
+            if self.seconds < self.pace.cost(0, GRAIN):
+                self.seconds = 0.0
         segment = Segment(
             sequence,
             sequence.computed,
@@ -53,8 +70,15 @@ class Scheduler:
     progress; all decode rows are in every step, so a decode waits for one step at most.
     """
 
-    def __init__(self, cache: KVCache, max_num_seqs: int, max_step_tokens: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        max_num_seqs: int,
+        max_step_tokens: int,
+        pace: Pace | None = None,
+    ) -> None:
         self._cache = cache
+        self._pace = pace
         self._step_tokens = max_step_tokens
         self._max_running = min(max_num_seqs, max(1, max_step_tokens // 2))
         self._watermark = max(1, int(cache.capacity * WATERMARK))
@@ -95,7 +119,9 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step. Blocks are taken; counters move in ``complete``."""
-        step = _Step(self._step_tokens)
+        step = _Step(self._step_tokens, self._pace)
+        if self._pace is not None:
+            step.seconds = self._pace.seconds()
         self._add_decodes(step)
         self._add_chunks(step)
         self._admit(step)
@@ -109,8 +135,10 @@ class Scheduler:
             step.preempted,
         )
 
-    def complete(self, output: SchedulerOutput) -> None:
-        """The step's rows are in the cache: move the counters, share what is full."""
+    def complete(self, output: SchedulerOutput, seconds: float | None = None) -> None:
+        """The step's rows are in the cache, after ``seconds``: move the counters, share blocks."""
+        if self._pace is not None and seconds is not None:
+            self._pace.observe(output, seconds)
         for segment in output.segments:
             sequence = segment.sequence
             sequence.computed = segment.end
@@ -140,7 +168,7 @@ class Scheduler:
 
     def _add_chunks(self, step: _Step) -> None:
         for sequence in self._running:
-            if step.budget == 0:
+            if step.full:
                 return
             if not sequence.decoding:
                 step.add(sequence)
@@ -148,7 +176,7 @@ class Scheduler:
     def _admit(self, step: _Step) -> None:
         while (
             self._waiting
-            and step.budget > 0
+            and not step.full
             and not step.preempted
             and len(self._running) < self._max_running
         ):

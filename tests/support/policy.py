@@ -6,6 +6,7 @@ import numpy as np
 
 from engine.cache.kv import KVCache
 from engine.schedule.output import SchedulerOutput, Segment
+from engine.schedule.pace import Pace
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.types import GenerationRequest, SamplingParams
@@ -20,6 +21,7 @@ class Policy:
     max_num_seqs: int = 4
     max_step_tokens: int = 16
     prefix_cache: bool = True
+    pace: Pace | None = None
     cache: KVCache = field(init=False)
     scheduler: Scheduler = field(init=False)
     live: list[Sequence] = field(default_factory=list)
@@ -27,7 +29,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         self.cache = KVCache(self.num_blocks, self.block_size, self.prefix_cache)
-        self.scheduler = Scheduler(self.cache, self.max_num_seqs, self.max_step_tokens)
+        self.scheduler = Scheduler(self.cache, self.max_num_seqs, self.max_step_tokens, self.pace)
 
     def add(
         self, prompt: list[int], max_tokens: int, priority: int = 0, scores: bool = False
@@ -43,9 +45,9 @@ class Policy:
         self.live.append(sequence)
         return sequence
 
-    def finish(self, output: SchedulerOutput) -> None:
+    def finish(self, output: SchedulerOutput, seconds: float | None = None) -> None:
         """Pretend that the step ran: one token for each segment that samples."""
-        self.scheduler.complete(output)
+        self.scheduler.complete(output, seconds)
         for segment in output.segments:
             if segment.samples:
                 segment.sequence.output.append(1)

@@ -193,6 +193,7 @@ ENGINE: dict[str, tuple[str, Any]] = {
     "threads": ("3", 3),
     "prefix_cache": ("off", False),
     "speculative": ("ngram", "ngram"),
+    "stall_seconds": ("0.25", 0.25),
     "draft_tokens": ("4", 4),
     "max_queue": ("9", 9),
     "cpu_isa": ("avx2", "avx2"),
@@ -228,6 +229,8 @@ def test_every_server_setting_arrives() -> None:
         "--ping-seconds=0",
         "--max-body-bytes=2MiB",
         "--response-store=0",
+        "--tool-parser=none",
+        "--reasoning-parser=think",
     ).server_config()
     assert config == ServerConfig(
         served_model_names=("m1", "m2"),
@@ -238,6 +241,8 @@ def test_every_server_setting_arrives() -> None:
         drain_seconds=2.5,
         ping_seconds=0.0,
         response_store_bytes=0,
+        tool_parser="none",
+        reasoning_parser="think",
     )
 
 
