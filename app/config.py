@@ -9,6 +9,7 @@ class ServerConfig:
 
     served_model_names: the first one is shown in answers. Limits are in bytes and seconds;
     ping_seconds 0 sends no keep-alive comments; response_store_bytes 0 keeps no responses.
+    Parsers are named as in the settings.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -19,3 +20,5 @@ class ServerConfig:
     drain_seconds: float = 30.0
     ping_seconds: float = 15.0
     response_store_bytes: int = 64 * 1024 * 1024
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"

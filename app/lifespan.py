@@ -66,4 +66,6 @@ def _context(loaded: Loaded, config: ServerConfig) -> ServingContext:
         grammars=GrammarCompiler(loaded.text.tokenizer, model.vocab_size, model.eos_token_ids),
         model_names=config.served_model_names or (loaded.engine.model.id,),
         ping_seconds=config.ping_seconds,
+        tool_parser=config.tool_parser,
+        reasoning_parser=config.reasoning_parser,
     )

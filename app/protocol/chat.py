@@ -1,13 +1,12 @@
 """Bodies of ``/v1/chat/completions``: messages, request, refused fields."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.errors import bad_field
 from app.protocol.body import Refused, RequestModel
 from app.protocol.sampling import REFUSED, GenerationFields
+from app.protocol.tools import ToolFields
 from engine.types import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
@@ -105,7 +104,7 @@ class TemplateFields(RequestModel):
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-class ChatRequest(GenerationFields, TemplateFields):
+class ChatRequest(GenerationFields, TemplateFields, ToolFields):
     """The body of a chat completion."""
 
     messages: Messages
@@ -120,9 +119,6 @@ class ChatRequest(GenerationFields, TemplateFields):
 
 CHAT_REFUSED: dict[str, Refused] = {
     **REFUSED,
-    "tools": Refused(([],)),
-    "tool_choice": Refused(("none", "auto"), "is only allowed together with tools"),
-    "parallel_tool_calls": Refused((True, False)),
     "functions": Refused(([],)),
     "function_call": Refused(("none", "auto")),
     "modalities": Refused((["text"],)),
@@ -138,38 +134,3 @@ CHAT_REFUSED: dict[str, Refused] = {
     "best_of": Refused((1,)),
     "add_special_tokens": Refused((False,)),
 }
-
-
-def check_tool_choice(extra: Mapping[str, Any]) -> None:
-    """Refuse a ``tool_choice`` that could never be right, before ``tools`` itself is refused.
-
-    Raises ApiError (400, param tool_choice).
-    """
-    choice, tools = extra.get("tool_choice"), extra.get("tools")
-    if choice is None or choice in ("none", "auto"):
-        return
-    if not tools:
-        raise bad_field("tool_choice", "is only allowed together with tools")
-    if choice == "required":
-        return
-    name = _chosen_name(choice)
-    if name is None:
-        raise bad_field("tool_choice", "must be 'none', 'auto', 'required' or name a function")
-    if name not in _tool_names(tools):
-        raise bad_field("tool_choice", "names a function that is not among the tools")
-
-
-def _chosen_name(choice: object) -> str | None:
-    """The name in ``{"type": "function", "function": {"name": ...}}``."""
-    if not isinstance(choice, dict) or choice.get("type") != "function":
-        return None
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _tool_names(tools: object) -> set[object]:
-    entries = tools if isinstance(tools, list) else []
-    functions = [tool.get("function") for tool in entries if isinstance(tool, dict)]
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
-    return {name for name in names if isinstance(name, str)}

@@ -1,11 +1,12 @@
 """Request fields that chat and text completions share: sampling, length, stops, extensions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from app.protocol.body import Refused, RequestModel
 from app.protocol.structured import StructuredFields
+from engine.types import MAX_LOGPROBS
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -74,6 +75,8 @@ class GenerationFields(StructuredFields):
         None
     )
     user: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    store: Literal[False] | None = None
 
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -86,6 +89,7 @@ class GenerationFields(StructuredFields):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
 
@@ -97,8 +101,6 @@ class GenerationFields(StructuredFields):
 
 
 REFUSED: dict[str, Refused] = {
-    "store": Refused((False,)),
-    "service_tier": Refused(("auto", "default")),
     "guided_whitespace_pattern": Refused(),
     "grammar": Refused(("",)),
     "json_schema": Refused(),
@@ -109,7 +111,6 @@ REFUSED: dict[str, Refused] = {
     "allowed_token_ids": Refused(),
     "logits_processors": Refused(([],)),
     "truncate_prompt_tokens": Refused(),
-    "prompt_logprobs": Refused(),
     "typical_p": Refused((1,)),
     "tfs_z": Refused((1,)),
     "top_a": Refused((0,)),

@@ -6,11 +6,12 @@ from pydantic import Field
 
 from app.protocol.body import Refused, RequestModel
 from app.protocol.chat import Messages, TemplateFields
+from app.protocol.tools import ToolFields
 
 MAX_TOKENS = 1 << 20
 
 
-class TokenizeRequest(TemplateFields):
+class TokenizeRequest(TemplateFields, ToolFields):
     """Text or messages to turn into token ids: exactly one of ``prompt`` and ``messages``."""
 
     model: str | None = None
@@ -30,7 +31,6 @@ class DetokenizeRequest(RequestModel):
 
 
 TOKENIZE_REFUSED: dict[str, Refused] = {
-    "tools": Refused(([],)),
     "chat_template": Refused(),
     "mm_processor_kwargs": Refused(({},)),
 }

@@ -5,13 +5,13 @@ from starlette.responses import Response
 
 from app.deps import get_context
 from app.protocol.body import body_reader
-from app.protocol.chat import CHAT_REFUSED, ChatRequest, check_tool_choice
+from app.protocol.chat import CHAT_REFUSED, ChatRequest
 from app.routing import JSON, Endpoint
 from app.serving.chat import start_chat
 from app.serving.respond import respond
 from app.sse import EVENT_STREAM
 
-read_body = body_reader(ChatRequest, CHAT_REFUSED, [check_tool_choice])
+read_body = body_reader(ChatRequest, CHAT_REFUSED)
 
 
 async def create_chat_completion(request: Request) -> Response:

@@ -10,7 +10,13 @@ from app.protocol.chat import ChatRequest
 from app.serving.chat_message import ChatMessage
 from app.serving.chat_stream import ChatChunks
 from app.serving.context import ServingContext
-from app.serving.rules import check_stream_options, includes_usage
+from app.serving.logprobs import prompt_entries
+from app.serving.rules import (
+    asked_tools,
+    check_prompt_logprobs,
+    check_stream_options,
+    includes_usage,
+)
 from app.serving.turn import Turn, TurnRequest, start_turn
 from app.serving.wire import AnswerHead, stream
 
@@ -55,6 +61,8 @@ class ChatAnswer:
         body["usage"] = turn.usage().as_json()
         if self.token_ids:
             body["prompt_token_ids"] = turn.prompt_ids
+        if turn.prompt_logprobs is not None:
+            body["prompt_logprobs"] = prompt_entries(turn.labels, turn.prompt_logprobs)
         return body
 
 
@@ -75,6 +83,7 @@ async def start_chat(context: ServingContext, request: ChatRequest) -> ChatAnswe
 
 def _turn(answer_id: str, request: ChatRequest) -> TurnRequest:
     asked = request.max_completion_tokens
+    tools, choice = asked_tools(request)
     return TurnRequest(
         id=answer_id,
         messages=request.messages,
@@ -82,12 +91,17 @@ def _turn(answer_id: str, request: ChatRequest) -> TurnRequest:
         template=request,
         max_tokens=request.max_tokens if asked is None else asked,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
     )
 
 
 def _check(request: ChatRequest) -> None:
     """Rules between fields. Raises ApiError (400) naming one of them."""
     check_stream_options(request)
+    check_prompt_logprobs(request)
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
     old, new = request.max_tokens, request.max_completion_tokens

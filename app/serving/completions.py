@@ -1,50 +1,62 @@
 """Text completions: request to running generation to whole or streamed answer."""
 
-from collections.abc import AsyncGenerator, Sequence
+import math
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.errors import INTERNAL_MESSAGE, ApiError
+from app.errors import INTERNAL_MESSAGE, ApiError, bad_field
 from app.protocol.completions import CompletionRequest
 from app.serving.assemble import Piece
 from app.serving.context import ServingContext
 from app.serving.echo import Echo, echo_of
 from app.serving.generation import Generation
 from app.serving.limits import completion_budget
-from app.serving.logprobs import LogprobLists, TokenLabels
+from app.serving.logprobs import LogprobLists, TokenLabels, prompt_entries
 from app.serving.prompts import completion_prompts, sized
-from app.serving.rules import check_choices, check_stream_options, includes_usage
+from app.serving.rules import (
+    check_choices,
+    check_prompt_logprobs,
+    check_stream_options,
+    includes_usage,
+)
 from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
 from app.serving.wire import AnswerHead, Usage, compact, event, stream
-from engine.types import SamplingParams
+from engine.types import SamplingParams, TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionAnswer:
-    """A running text completion; its owner calls ``close``. ``echoes``: one per prompt, or none."""
+    """A running text completion; its owner calls ``close``.
+
+    n: choices told per prompt, the best of the ``best_of`` that run. echoes: one per prompt, or
+    none. logprobs, prompt_logprobs: alternatives to tell per token; None: nothing is told.
+    """
 
     head: AnswerHead
     generation: Generation
     labels: TokenLabels
     prompts: Sequence[tuple[int, ...]]
     n: int
+    best_of: int
     echoes: Sequence[Echo]
-    logprobs: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
     token_ids: bool
     usage_chunk: bool
 
     @property
     def choices(self) -> int:
-        """Number of choices in the answer."""
-        return len(self.prompts) * self.n
+        """Number of choices that run."""
+        return len(self.prompts) * self.best_of
 
     def echo(self, index: int) -> Echo | None:
-        """What choice ``index`` repeats of its prompt."""
-        return self.echoes[index // self.n] if self.echoes else None
+        """What running choice ``index`` repeats of its prompt."""
+        return self.echoes[index // self.best_of] if self.echoes else None
 
     def close(self) -> None:
         """Abort what still runs."""
@@ -52,7 +64,7 @@ class CompletionAnswer:
 
     def usage(self) -> Usage:
         """Token counts; complete once the generation has finished."""
-        firsts = range(0, self.choices, self.n)
+        firsts = range(0, self.choices, self.best_of)
         return Usage(
             sum(map(len, self.prompts)),
             self.generation.completion_tokens,
@@ -77,9 +89,18 @@ class CompletionAnswer:
                 for piece in pieces:
                     choices[piece.index].add(reader.part(piece))
         body = self.head.fields("text_completion")
-        body["choices"] = [choice.as_json(index, self) for index, choice in enumerate(choices)]
+        told = [choice for group in self._groups(choices) for choice in group]
+        body["choices"] = [choice.as_json(index, self) for index, choice in enumerate(told)]
         body["usage"] = self.usage().as_json()
         return body
+
+    def _groups(self, choices: "Sequence[_Choice]") -> "Iterator[Sequence[_Choice]]":
+        """The choices to tell of each prompt: all, or the best ones, best first."""
+        for first in range(0, self.choices, self.best_of):
+            group = choices[first : first + self.best_of]
+            if self.best_of > self.n:
+                group = sorted(group, key=lambda choice: -choice.mean_logprob)[: self.n]
+            yield group
 
 
 async def start_completion(context: ServingContext, request: CompletionRequest) -> CompletionAnswer:
@@ -93,14 +114,18 @@ async def start_completion(context: ServingContext, request: CompletionRequest) 
     head = AnswerHead.new("cmpl", request.model, context.engine.model.core_digest)
     labels = TokenLabels(context.text.tokenizer)
     echoes = await _echoes(context, request, ids) if request.echo else []
+    n = request.n or 1
+    best_of = request.best_of or n
     return CompletionAnswer(
         head,
-        await start(context, request, head.id, starts),
+        await start(context, request, head.id, starts, best_of),
         labels,
         ids,
-        request.n or 1,
+        n,
+        best_of,
         echoes,
-        request.logprobs is not None,
+        request.logprobs,
+        request.prompt_logprobs,
         bool(request.return_token_ids),
         includes_usage(request),
     )
@@ -112,14 +137,10 @@ def _check(context: ServingContext, request: CompletionRequest) -> None:
     n, best_of = request.n or 1, request.best_of
     if best_of is not None and best_of < n:
         raise ApiError(400, f"best_of is {best_of}, less than n, which is {n}.", param="best_of")
-    if best_of is not None and best_of != n:
-        raise ApiError(
-            400,
-            "best_of is not supported unless it equals n.",
-            param="best_of",
-            code="unsupported_parameter",
-        )
-    check_choices(context, len(request.prompts), n)
+    if best_of is not None and best_of > n and request.stream:
+        raise bad_field("best_of", "is not supported when stream is true, unless it equals n")
+    check_prompt_logprobs(request)
+    check_choices(context, len(request.prompts), best_of or n)
 
 
 def _params(
@@ -129,13 +150,15 @@ def _params(
     budget = completion_budget(
         prompt_tokens, request.max_tokens, DEFAULT_MAX_TOKENS, model.context_length, "prompt"
     )
+    chooses = request.best_of is not None and request.best_of > (request.n or 1)
+    asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
     return sampling_params(
         request,
         max_tokens=budget,
         vocab_size=model.vocab_size,
         defaults=context.text.info.generation,
-        logprobs=request.logprobs,
-        prompt_logprobs=request.logprobs if request.echo else None,
+        logprobs=(request.logprobs or 0) if chooses else request.logprobs,
+        prompt_logprobs=max((count for count in asked if count is not None), default=None),
     )
 
 
@@ -158,8 +181,7 @@ class Part:
 
     text: str
     logprobs: LogprobLists
-    token_ids: tuple[int, ...]
-    finish: str | None
+    piece: Piece
 
 
 class PartReader:
@@ -175,16 +197,18 @@ class PartReader:
         lists, text, labels = LogprobLists(), piece.text, self._answer.labels
         if echo is not None and not self._started[piece.index]:
             text = echo.text + text
-            if self._answer.logprobs:
-                _add_prompt(lists, labels, echo, piece)
+            if self._answer.logprobs is not None:
+                _add_prompt(lists, labels, echo, piece, self._answer.logprobs)
         self._started[piece.index] = True
         base = 0 if echo is None else len(echo.text)
         for entry in piece.entries:
             lists.add(labels, entry.logprobs, base + entry.start)
-        return Part(text, lists, piece.token_ids, piece.finish)
+        return Part(text, lists, piece)
 
 
-def _add_prompt(lists: LogprobLists, labels: TokenLabels, echo: Echo, piece: Piece) -> None:
+def _add_prompt(
+    lists: LogprobLists, labels: TokenLabels, echo: Echo, piece: Piece, count: int
+) -> None:
     """Entries of the prompt's tokens; the first has no log probability."""
     scores = piece.prompt_logprobs or ()
     if len(scores) != len(echo.ids):
@@ -192,7 +216,7 @@ def _add_prompt(lists: LogprobLists, labels: TokenLabels, echo: Echo, piece: Pie
     lists.add_first(labels, echo.ids[0])
     for score, offset in zip(scores[1:], echo.offsets[1:], strict=True):
         if score is not None:
-            lists.add(labels, score, offset)
+            lists.add(labels, replace(score, top=score.top[:count]), offset)
 
 
 @dataclass(slots=True)
@@ -203,20 +227,34 @@ class _Choice:
     logprobs: LogprobLists = field(default_factory=LogprobLists)
     token_ids: list[int] = field(default_factory=list)
     finish: str | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+    scores: list[float] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
+        piece = part.piece
         self.text.append(part.text)
         self.logprobs.extend(part.logprobs)
-        self.token_ids.extend(part.token_ids)
-        self.finish = part.finish
+        self.token_ids.extend(piece.token_ids)
+        self.finish = piece.finish
+        self.prompt_logprobs = piece.prompt_logprobs or self.prompt_logprobs
+        self.scores += [entry.logprobs.logprob for entry in piece.entries]
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of the tokens in the text; an empty one is the worst."""
+        return sum(self.scores) / len(self.scores) if self.scores else -math.inf
 
     def as_json(self, index: int, answer: CompletionAnswer) -> dict[str, Any]:
         body: dict[str, Any] = {
             "index": index,
             "text": "".join(self.text),
-            "logprobs": self.logprobs.as_json() if answer.logprobs else None,
+            "logprobs": None if answer.logprobs is None else self.logprobs.as_json(),
             "finish_reason": self.finish,
         }
+        count = answer.prompt_logprobs
+        if count is not None:
+            cut = [s and replace(s, top=s.top[:count]) for s in self.prompt_logprobs]
+            body["prompt_logprobs"] = prompt_entries(answer.labels, cut)
         if answer.token_ids:
             body["token_ids"] = self.token_ids
             body["prompt_token_ids"] = answer.prompts[index // answer.n]
@@ -239,13 +277,14 @@ class CompletionChunks:
         """Text, then the finish chunk; a piece without either sends nothing."""
         part = self._reader.part(piece)
         if self._answer.token_ids:
-            self._ids[piece.index].extend(part.token_ids)
+            self._ids[piece.index].extend(piece.token_ids)
         events = ""
         if part.text or part.logprobs.tokens:
-            logprobs = compact(part.logprobs.as_json()) if self._answer.logprobs else "null"
+            told = self._answer.logprobs is not None
+            logprobs = compact(part.logprobs.as_json()) if told else "null"
             events = self._choice(piece.index, compact(part.text), logprobs, "null")
-        if part.finish is not None:
-            events += self._choice(piece.index, '""', "null", f'"{part.finish}"')
+        if piece.finish is not None:
+            events += self._choice(piece.index, '""', "null", f'"{piece.finish}"')
         return events
 
     def usage(self, usage: Usage) -> str:

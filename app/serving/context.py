@@ -14,7 +14,8 @@ class ServingContext:
 
     model_names: what requests may call the model; the first is the one that is listed.
     ping_seconds: silence after which a stream gets a comment (0: never). max_choices: most
-    sequences that one request may start (prompts times n).
+    sequences that one request may start (prompts times n). tool_parser, reasoning_parser: names of
+    parsers; auto: what the chat template asks for; none: text is not searched.
     """
 
     engine: EngineClient
@@ -23,6 +24,8 @@ class ServingContext:
     model_names: tuple[str, ...]
     ping_seconds: float = 15.0
     max_choices: int = 1024
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
 
     def check_model(self, name: str | None) -> None:
         """Raise ApiError (404) unless ``name`` is a served name; None is the default model."""

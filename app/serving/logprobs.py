@@ -49,6 +49,29 @@ def _chat_token(labels: TokenLabels, token: int, value: float) -> dict[str, Any]
     }
 
 
+def prompt_entries(
+    labels: TokenLabels, scores: Iterable[TokenLogprobs | None]
+) -> list[dict[str, Any] | None]:
+    """``prompt_logprobs`` as vLLM writes them: per token, its own and the likeliest ids.
+
+    rank: 1 is the most likely id; null for a token that is not among the alternatives asked for.
+    """
+    return [None if score is None else _prompt_entry(labels, score) for score in scores]
+
+
+def _prompt_entry(labels: TokenLabels, score: TokenLogprobs) -> dict[str, Any]:
+    ranked = {token: (rank, value) for rank, (token, value) in enumerate(score.top, 1)}
+    own = ranked.get(score.token_id, (None, score.logprob))
+    return {
+        str(token): {
+            "logprob": max(value, FLOOR),
+            "rank": rank,
+            "decoded_token": labels.text(token),
+        }
+        for token, (rank, value) in {score.token_id: own, **ranked}.items()
+    }
+
+
 @dataclass(slots=True)
 class LogprobLists:
     """``logprobs`` of a text completion: parallel lists, one entry per token."""

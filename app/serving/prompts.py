@@ -1,12 +1,14 @@
 """Prompts as token ids: chat rendering and tokenization, off the event loop when long."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.errors import ApiError, bad_field
 from app.protocol.chat import Message, TemplateFields, ToolCall
 from app.protocol.completions import Prompt
+from app.protocol.tools import FunctionTool
 from app.serving.context import ServingContext
 from engine.text.assets import TextAssets
 from engine.text.chat import ChatTemplate
@@ -28,13 +30,22 @@ async def sized(characters: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered conversation, and its token ids."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
 async def chat_prompt(
     context: ServingContext,
     messages: Sequence[Message],
     fields: TemplateFields,
+    tools: Sequence[FunctionTool] = (),
     *,
     add_special: bool = True,
-) -> tuple[int, ...]:
+) -> ChatPrompt:
     """Render the messages with the model's template and tokenize the result.
 
     Raises ApiError (400) when the model has no template or the fields contradict each other, and
@@ -47,12 +58,14 @@ async def chat_prompt(
             400, "This model has no chat template; use /v1/completions.", param="messages"
         )
     check_template_fields(messages, fields)
+    offered = [tool.as_json() for tool in tools]
 
-    def work() -> tuple[int, ...]:
-        rendered = render(template, messages, fields)
-        return tuple(text.tokenizer.encode(rendered, add_special=add_special))
+    def work() -> ChatPrompt:
+        rendered = render(template, messages, fields, offered)
+        return ChatPrompt(rendered, tuple(text.tokenizer.encode(rendered, add_special=add_special)))
 
-    return await sized(sum(_size(message) for message in messages), work)
+    size = sum(map(_size, messages)) + (len(str(offered)) if offered else 0)
+    return await sized(size, work)
 
 
 def check_template_fields(messages: Sequence[Message], fields: TemplateFields) -> None:
@@ -66,13 +79,25 @@ def check_template_fields(messages: Sequence[Message], fields: TemplateFields) -
         raise bad_field("chat_template_kwargs", f"must not set {min(taken)}")
 
 
-def render(template: ChatTemplate, messages: Sequence[Message], fields: TemplateFields) -> str:
-    """The prompt text of a conversation."""
+def render(
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    fields: TemplateFields,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The prompt text of a conversation; tools that the template does not know are told in it."""
     generate = fields.add_generation_prompt
     if generate is None:
         generate = not fields.continue_final_message
+    turns = [_turn(message) for message in messages]
+    if tools and not template.knows_tools:
+        # Only requests with tools need this.
+        from app.serving.tools.prompt import with_tools  # noqa: PLC0415
+
+        turns, tools = with_tools(turns, tools, system=template.knows_system), ()
     return template.render(
-        [_turn(message) for message in messages],
+        turns,
+        tools or None,
         add_generation_prompt=generate,
         continue_final_message=bool(fields.continue_final_message),
         **(fields.chat_template_kwargs or {}),

@@ -2,6 +2,7 @@
 
 from app.errors import bad_field
 from app.protocol.sampling import GenerationFields
+from app.protocol.tools import AUTO, FunctionTool, ToolChoice, ToolFields
 from app.serving.context import ServingContext
 
 
@@ -16,6 +17,12 @@ def check_stream_options(request: GenerationFields) -> None:
         raise bad_field("stream_options", "include_obfuscation is not supported")
 
 
+def check_prompt_logprobs(request: GenerationFields) -> None:
+    """Raise ApiError (400) for log probabilities of the prompt in a stream."""
+    if request.stream and request.prompt_logprobs is not None:
+        raise bad_field("prompt_logprobs", "is not supported when stream is true")
+
+
 def includes_usage(request: GenerationFields) -> bool:
     """Whether a stream ends with a usage chunk."""
     options = request.stream_options
@@ -27,3 +34,24 @@ def check_choices(context: ServingContext, prompts: int, n: int) -> None:
     if prompts * n > context.max_choices:
         limit = context.max_choices
         raise bad_field("n", f"times the number of prompts is {prompts * n}, more than {limit}")
+
+
+def may_reason(context: ServingContext, template: str) -> bool:
+    """Whether answers may hold reasoning; a first look, so that plain ones pay for no more."""
+    if context.reasoning_parser != "auto":
+        return context.reasoning_parser != "none"
+    return "think" in template.lower()
+
+
+def asked_tools(request: ToolFields) -> tuple[tuple[FunctionTool, ...], ToolChoice]:
+    """The tools of a request and which of them to call.
+
+    Raises ApiError (400, param tool_choice) for a choice that they do not allow.
+    """
+    tools: tuple[FunctionTool, ...] = request.tools or ()
+    choice: ToolChoice = request.tool_choice or AUTO
+    if choice.forced and not tools:
+        raise bad_field("tool_choice", "is only allowed together with tools")
+    if choice.name is not None and choice.name not in {tool.name for tool in tools}:
+        raise bad_field("tool_choice", "names a function that is not among the tools")
+    return tools, choice

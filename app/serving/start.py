@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from app.protocol.sampling import GenerationFields
 from app.serving.assemble import Assembler
@@ -12,14 +13,21 @@ from app.serving.structured import compiled
 from engine.text.stops import StopMatcher
 from engine.types import GenerationRequest, SamplingParams
 
+if TYPE_CHECKING:  # only answers with tools or reasoning are read
+    from app.serving.reader import ReadingPlan
+
 
 @dataclass(frozen=True, slots=True)
 class PromptStart:
-    """One prompt, its parameters, and the ids whose text the output continues (empty: none)."""
+    """One prompt, its parameters, and the ids whose text the output continues (empty: none).
+
+    reading: how its answers are taken apart; None: they are text.
+    """
 
     ids: tuple[int, ...]
     continues: tuple[int, ...]
     params: SamplingParams
+    reading: "ReadingPlan | None" = None
 
 
 async def start(
@@ -27,6 +35,7 @@ async def start(
     request: GenerationFields,
     answer_id: str,
     prompts: Sequence[PromptStart],
+    n: int,
 ) -> Generation:
     """Start ``n`` choices of each prompt; choice c of prompt p has index p * n + c.
 
@@ -34,7 +43,6 @@ async def start(
     served; then nothing runs.
     """
     grammars = await compiled(context, [prompt.params.grammar for prompt in prompts])
-    n = request.n or 1
     requests, assemblers = [], []
     for index in range(len(prompts) * n):
         prompt = prompts[index // n]
@@ -55,8 +63,14 @@ async def start(
 def _assembler(
     context: ServingContext, request: GenerationFields, prompt: PromptStart, index: int
 ) -> Assembler:
+    plan = prompt.reading
     detokenizer = context.text.tokenizer.detokenizer(
-        prompt.continues, skip_special=request.skip_special_tokens is not False
+        prompt.continues,
+        skip_special=request.skip_special_tokens is not False,
+        shown=() if plan is None else plan.shown,
     )
     matcher = StopMatcher(request.stops, include=bool(request.include_stop_str_in_output))
-    return Assembler(index, detokenizer, matcher, min_tokens=prompt.params.min_tokens)
+    reader = None if plan is None else plan.reader(index)
+    return Assembler(
+        index, detokenizer, matcher, min_tokens=prompt.params.min_tokens, reader=reader
+    )

@@ -6,6 +6,7 @@ from app.errors import ApiError
 from app.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from app.serving.context import ServingContext
 from app.serving.prompts import chat_prompt, check_ids, sized
+from app.serving.rules import asked_tools
 
 
 async def tokenize(context: ServingContext, request: TokenizeRequest) -> dict[str, Any]:
@@ -40,7 +41,10 @@ async def _ids(context: ServingContext, request: TokenizeRequest) -> tuple[int, 
         if request.parse_special_tokens is False:
             reason = "parse_special_tokens is for prompt; a chat template writes special tokens."
             raise ApiError(400, reason, param="parse_special_tokens")
-        return await chat_prompt(context, messages, request, add_special=add_special)
+        tools, choice = asked_tools(request)
+        offered = () if choice.mode == "none" else tools
+        chat = await chat_prompt(context, messages, request, offered, add_special=add_special)
+        return chat.ids
     text = prompt or ""
     tokenizer, parse = context.text.tokenizer, request.parse_special_tokens is not False
     return await sized(

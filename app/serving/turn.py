@@ -21,6 +21,7 @@ tokens. An endpoint turns its body into a ``TurnRequest`` and writes the events 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from app.errors import bad_field
 from app.protocol.chat import Message, TemplateFields
@@ -33,11 +34,14 @@ from app.serving.generation import Generation
 from app.serving.limits import completion_budget
 from app.serving.logprobs import TokenLabels
 from app.serving.prompts import chat_prompt
-from app.serving.rules import check_choices
+from app.serving.rules import check_choices, may_reason
 from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
 from app.serving.wire import Usage
 from engine.types import GrammarSpec, SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:
+    from app.serving.reader import ReadingPlan
 
 PromptLogprobs = tuple[TokenLogprobs | None, ...]
 
@@ -68,6 +72,11 @@ class TurnRequest:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     messages_param: str = "messages"
+
+    @property
+    def offered(self) -> Sequence[FunctionTool]:
+        """The tools that the model is told of."""
+        return () if self.tool_choice.mode == "none" else self.tools
 
 
 class Turn:
@@ -138,22 +147,48 @@ async def start_turn(context: ServingContext, request: TurnRequest) -> Turn:
     """Check, render, tokenize and submit. Raises ApiError or RequestError; nothing runs then."""
     choices = request.sampling.n or 1
     check_choices(context, 1, choices)
-    if request.tools:
-        raise bad_field("tools", "are not supported")
-    prompt_ids = await chat_prompt(context, request.messages, request.template)
-    if not prompt_ids:
+    prompt = await chat_prompt(context, request.messages, request.template, request.offered)
+    if not prompt.ids:
         raise bad_field(request.messages_param, "are rendered to a prompt without tokens")
-    params = _params(context, request, len(prompt_ids))
-    continued = prompt_ids if request.template.continue_final_message else ()
-    prompt = PromptStart(prompt_ids, continued, params)
-    generation = await start(context, request.sampling, request.id, [prompt])
-    return Turn(generation, prompt_ids, TokenLabels(context.text.tokenizer), choices)
+    params, reading = _plan(context, request, prompt.text, _params(context, request, prompt.ids))
+    continued = prompt.ids if request.template.continue_final_message else ()
+    begin = PromptStart(prompt.ids, continued, params, reading)
+    generation = await start(context, request.sampling, request.id, [begin], choices)
+    return Turn(generation, prompt.ids, TokenLabels(context.text.tokenizer), choices)
 
 
-def _params(context: ServingContext, request: TurnRequest, prompt_tokens: int) -> SamplingParams:
+def _plan(
+    context: ServingContext, request: TurnRequest, prompt: str, params: SamplingParams
+) -> "tuple[SamplingParams, ReadingPlan | None]":
+    """How answers are read, and the parameters with the grammar that follows from it."""
+    tools, choice = request.offered, request.tool_choice
+    template = context.text.chat_template
+    if not tools and (template is None or not may_reason(context, template.source)):
+        return params, None
+    # Plain answers of models that do not reason need none of this: starts stay short.
+    from app.serving import reading as how  # noqa: PLC0415
+
+    grammar, forced = params.grammar, bool(tools) and choice.forced
+    if grammar is not None and forced:
+        raise bad_field("tool_choice", f"of this kind and {grammar.param} exclude each other")
+    continues = request.messages[-1].text if request.template.continue_final_message else None
+    plan = how.reading_plan(context, prompt, continues, grammar=forced or grammar is not None)
+    parallel = request.parallel_tool_calls
+    if forced:
+        grammar = how.calls_grammar(plan, tools, choice, parallel=parallel)
+    elif grammar is not None and grammar.after is None:
+        grammar = replace(grammar, after=how.reasoning_end(plan))
+    if tools:
+        plan = how.with_calls(plan, context, tools, choice, parallel=parallel)
+    return replace(params, grammar=grammar), plan
+
+
+def _params(
+    context: ServingContext, request: TurnRequest, prompt: tuple[int, ...]
+) -> SamplingParams:
     model = context.engine.model
     budget = completion_budget(
-        prompt_tokens,
+        len(prompt),
         request.max_tokens,
         request.most_tokens,
         model.context_length,

@@ -19,6 +19,15 @@ MAX_OUTPUT_CHARS = 1 << 26
 MAX_SECONDS = 30.0
 _END_MARK = "\ue000end of the final message\ue001"  # private-use characters: in no real message
 _RESERVED = frozenset(["messages", "tools"])
+_QUESTION = {"role": "user", "content": "probe question"}
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_function",
+        "description": "probe description",
+        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
+    },
+}
 
 Message = Mapping[str, Any]
 
@@ -43,6 +52,7 @@ class ChatTemplate:
     ) -> None:
         if len(source) > MAX_SOURCE_CHARS:
             raise CoreError(f"{TEMPLATE_FILE} is longer than {MAX_SOURCE_CHARS} characters")
+        self.source = source
         self._special = dict(special_tokens)
         try:
             self._template = build_environment(now).from_string(source)
@@ -58,6 +68,20 @@ class ChatTemplate:
     def abilities(self) -> TemplateAbilities:
         """What the template does with tool calls and null content (probed once)."""
         return probe_abilities(self._probe)
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the template writes tools into the prompt (probed once)."""
+        try:
+            return _TOOL["function"]["name"] in self._run([_QUESTION], [_TOOL], True, {})
+        except TemplateError:
+            return False
+
+    @cached_property
+    def knows_system(self) -> bool:
+        """Whether a conversation may begin with a system message (probed once)."""
+        text = "probe instructions"
+        return text in (self._probe([{"role": "system", "content": text}, _QUESTION]) or "")
 
     def render(
         self,

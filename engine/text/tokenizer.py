@@ -1,6 +1,6 @@
 """Text to token ids and back, on the ``tokenizers`` library."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -75,16 +75,22 @@ class Tokenizer:
         return detokenizer.push(token_ids) + detokenizer.flush()
 
     def detokenizer(
-        self, prompt_ids: Sequence[int] = (), *, skip_special: bool = True
+        self,
+        prompt_ids: Sequence[int] = (),
+        *,
+        skip_special: bool = True,
+        shown: Collection[str] = (),
     ) -> IncrementalDetokenizer:
         """Return the streaming decoder of one sequence.
 
         Its text is that of ``prompt_ids`` plus what is pushed, less that of ``prompt_ids``: a
         continuation keeps its first space, and a character that the prompt began is completed.
         Leave ``prompt_ids`` empty when the output stands alone (a chat answer, or echo, where the
-        prompt is pushed too).
+        prompt is pushed too). shown: special tokens that are text all the same.
         """
         hidden = self.special_ids if skip_special else frozenset()
+        if shown:
+            hidden = frozenset(i for i in hidden if self.token_text(i) not in shown)
         continues = any(self._pieces[i] for i in prompt_ids if i not in hidden)
         return IncrementalDetokenizer(
             self._pieces,

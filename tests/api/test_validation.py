@@ -66,6 +66,9 @@ BOTH = [
     ("model", [None, 5]),
     ("user", [5]),
     ("ignore_eos", ["yes"]),
+    ("service_tier", ["flex", "priority", 1]),
+    ("store", [True, "false"]),
+    ("prompt_logprobs", [-1, 21, True, "1"]),
 ]
 
 
@@ -142,18 +145,49 @@ async def test_unsupported_fields_are_refused_by_name(
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "absent"}}},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
         {"tool_choice": "required"},
-        {"tools": 5, "tool_choice": {"type": "function", "function": {"name": ["f"]}}},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": ["f"]}}},
     ],
 )
 async def test_bad_tool_choice(api: Api, fields: dict[str, Any]) -> None:
     assert (await refused(api, CHAT, fields))["param"] == "tool_choice"
 
 
-async def test_tools_are_refused(api: Api) -> None:
-    named = {"type": "function", "function": {"name": "f"}}
-    for choice in (None, "none", "auto", "required", named):
-        error = await refused(api, CHAT, {"tool_choice": choice, "tools": [TOOL]})
-        assert error["param"] == "tools"
+def tool(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", **fields}}
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        5,
+        ["f"],
+        [{"type": "web_search"}],
+        [{"type": "custom", "custom": {"name": "f"}}],
+        [{"function": {"name": "f"}}],
+        [{"type": "function", "function": "f"}],
+        [{"type": "function", "name": "f", "parameters": {}}],
+        [tool(name="")],
+        [tool(name="a b")],
+        [tool(name="f" * 65)],
+        [tool(name=7)],
+        [tool(parameters=[])],
+        [tool(parameters={"type": "array"})],
+        [tool(strict=1)],
+        [tool(description=5)],
+        [tool(), tool()],
+        [tool(name=f"f{i}") for i in range(129)],
+    ],
+)
+async def test_bad_tools(api: Api, tools: object) -> None:
+    assert (await refused(api, CHAT, {"tools": tools}))["param"] == "tools"
+    await api.alive()
+
+
+async def test_tool_choice_of_another_type_is_refused_by_name(api: Api) -> None:
+    """H23 and its siblings: allowed_tools and custom tools are named in the message."""
+    for kind in ("allowed_tools", "custom"):
+        error = await refused(api, CHAT, {"tools": [TOOL], "tool_choice": {"type": kind}})
+        assert error["param"] == "tool_choice" and kind in error["message"]
 
 
 NUMBERS = (

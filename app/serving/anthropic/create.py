@@ -19,6 +19,7 @@ from app.serving.anthropic.conversation import continues, to_messages
 from app.serving.anthropic.writer import PING, MessageWriter
 from app.serving.context import ServingContext
 from app.serving.prompts import chat_prompt
+from app.serving.thinking import template_switch
 from app.serving.turn import Turn, TurnRequest, start_turn
 from app.sse import EventStream
 from engine.types import GrammarSpec
@@ -77,9 +78,8 @@ def stream_opener(request: Request) -> Callable[[MessageAnswer, float], Response
 async def start_message(context: ServingContext, request: MessageRequest) -> MessageAnswer:
     """Check, render, tokenize and submit. Raises ApiError or RequestError; nothing runs then."""
     context.check_model(request.model)
-    check_fields(request)
     message_id = f"msg_{secrets.token_hex(12)}"
-    turn = await start_turn(context, _turn(message_id, request))
+    turn = await start_turn(context, _turn(context, message_id, request))
     left = context.engine.model.context_length - len(turn.prompt_ids)
     limit = "max_tokens" if request.max_tokens <= left else "model_context_window_exceeded"
     body: dict[str, Any] = {
@@ -97,16 +97,10 @@ async def start_message(context: ServingContext, request: MessageRequest) -> Mes
 async def count_tokens(context: ServingContext, request: CountRequest) -> dict[str, Any]:
     """How many tokens the prompt of such a message has."""
     context.check_model(request.model)
-    check_fields(request)
-    ids = await chat_prompt(context, to_messages(request), _template(request))
-    return {"input_tokens": len(ids)}
-
-
-def check_fields(request: PromptFields) -> None:
-    """Rules between fields, and values that are not supported. Raises ApiError (400)."""
-    thinking = request.thinking
-    if thinking is not None and thinking.type != "disabled":
-        raise bad_field("thinking", "is not supported: this model does not think")
+    tools = function_tools(request)
+    offered = () if tool_choice(request, tools).mode == "none" else tools
+    prompt = await chat_prompt(context, to_messages(request), _template(context, request), offered)
+    return {"input_tokens": len(prompt.ids)}
 
 
 def function_tools(request: PromptFields) -> tuple[FunctionTool, ...]:
@@ -136,7 +130,7 @@ def tool_choice(request: PromptFields, tools: Sequence[FunctionTool]) -> ToolCho
     return {"auto": AUTO, "any": ToolChoice("required"), "none": ToolChoice("none")}[choice.type]
 
 
-def _turn(message_id: str, request: MessageRequest) -> TurnRequest:
+def _turn(context: ServingContext, message_id: str, request: MessageRequest) -> TurnRequest:
     tools = function_tools(request)
     choice = request.tool_choice
     return TurnRequest(
@@ -149,7 +143,7 @@ def _turn(message_id: str, request: MessageRequest) -> TurnRequest:
             top_k=request.top_k,
             stop=list(request.stop_sequences or ()),
         ),
-        template=_template(request),
+        template=_template(context, request),
         most_tokens=request.max_tokens,
         grammar=_grammar(request),
         tools=tools,
@@ -166,5 +160,11 @@ def _grammar(request: PromptFields) -> GrammarSpec | None:
     return GrammarSpec("json_schema", json.dumps(asked.schema_), param="output_config")
 
 
-def _template(request: PromptFields) -> TemplateFields:
-    return TemplateFields(continue_final_message=continues(request) or None)
+def _template(context: ServingContext, request: PromptFields) -> TemplateFields:
+    """How the prompt is rendered; a model that can be told does not think unless it is asked to."""
+    thinking = request.thinking
+    wanted = None if thinking is None else thinking.type != "disabled"
+    variables = template_switch(context, wanted, "thinking", default=False)
+    return TemplateFields(
+        continue_final_message=continues(request) or None, chat_template_kwargs=variables
+    )

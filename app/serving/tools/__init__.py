@@ -1,0 +1,1 @@
+"""How model families write tools into prompts and calls into text: one module per family."""
