@@ -20,7 +20,7 @@ constexpr int kSpan = 1;
 constexpr int kWide = 1;
 #endif
 
-constexpr int kAheadLocality = 2;  // into the second-level cache
+constexpr int kAheadLocality = 2;    // of prefetches: the second-level cache
 constexpr float kLowest = -1.0e30f;  // maximum before the first key; 2^(kLowest - m) is 0
 alignas(64) static const float kLaneIndex[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                  8, 9, 10, 11, 12, 13, 14, 15};
@@ -96,16 +96,16 @@ FLARE_INLINE void clear(AttentionState* states, int queries, int padded) {
   }
 }
 
-// Asks for N lines of what comes next, from memory into the second-level cache: tiles lie scattered,
-// which the processor's own prefetchers do not see ahead.
+// Asks for N lines of what comes next, from memory into the second-level cache: tiles lie
+// scattered, which the processor's own prefetchers do not see ahead.
 template <int N>
 FLARE_INLINE void ask(const uint8_t* ahead) {
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) __builtin_prefetch(ahead + n * 64, 0, kAheadLocality);
 }
 
-// scores[g][16 * n ...] for G queries and N vectors of 16 keys, from the one at `keys`. `ahead`: the
-// same keys of the next tile.
+// scores[g][16 * n ...] for G queries and N vectors of 16 keys, from the one at `keys`. `ahead`:
+// the same keys of the next tile.
 template <int G, int N>
 FLARE_INLINE void score(const uint8_t* keys, const uint8_t* ahead, const float* q, int padded,
                         float* scores) {
@@ -180,8 +180,8 @@ FLARE_INLINE void soften(float* s, int count, int padded, AttentionState& state)
   state.maximum = maximum;
 }
 
-// out[g][16 * n ...] += probabilities x values over the first `count` keys of the tile. `ahead`: the
-// next tile's values.
+// out[g][16 * n ...] += probabilities x values over the first `count` keys of the tile. `ahead`:
+// the next tile's values.
 template <int G, int N>
 FLARE_INLINE void weigh(const uint8_t* values, const uint8_t* ahead, const float* p, int count,
                         int padded, AttentionState* states, int dim) {

@@ -93,10 +93,29 @@ FLARE_INLINE void store_value(const uint16_t* v, int head_dim, int padded_dim, u
   for (int i = 0; i < head_dim; ++i) out[2 * i] = v[i];
 }
 
+FLARE_INLINE uint8_t* cell_at(const RopeStoreArgs& a, int64_t row, int kv_head) {
+  return a.cache + a.slots[row] / kKeyTile * a.shape->block_bytes +
+         kv_head * a.shape->head_bytes;
+}
+
+// Asks for the lines that a row's key and value will be stored to: a key's lie far apart, and
+// waiting for each in turn takes longer than the arithmetic.
+FLARE_INLINE void ask_cell(const RopeStoreArgs& a, int64_t row, int kv_head) {
+  const CacheShape& shape = *a.shape;
+  const uint8_t* keys = cell_at(a, row, kv_head);
+  const int offset = a.slots[row] % kKeyTile;
+  for (int i = 0; i < shape.head_dim / 2; ++i) {
+    __builtin_prefetch(keys + (static_cast<int64_t>(i) * kKeyTile + offset) * 4, 1);
+  }
+  const uint8_t* values = keys + shape.value_offset + int64_t{offset / 2} * shape.padded_dim * 4;
+  for (int i = 0; i < shape.head_dim * 4; i += 64) __builtin_prefetch(values + i, 1);
+}
+
 static void rope_store(const RopeStoreArgs& a, int64_t first, int64_t last) {
   const CacheShape& shape = *a.shape;
   const int dim = shape.head_dim;
   const int units = a.heads + 2 * shape.kv_heads;
+  const bool whole_rows = last - first >= units;  // else another thread may store what is asked for
   alignas(64) float rotated[kMaxHeadDim];
   alignas(64) uint16_t narrow16[kMaxHeadDim];
   for (int64_t unit = first; unit < last; ++unit) {
@@ -105,13 +124,14 @@ static void rope_store(const RopeStoreArgs& a, int64_t first, int64_t last) {
     const float* x = a.qkv + unit * dim;
     const float* angles = a.rope + static_cast<int64_t>(a.positions[row]) * dim;
     if (head < a.heads) {
+      if (whole_rows && head < shape.kv_heads) ask_cell(a, row, head);
       rope(x, angles, dim, a.q + (row * a.heads + head) * dim);
       continue;
     }
     const bool is_key = head < a.heads + shape.kv_heads;
     const int kv_head = head - a.heads - (is_key ? 0 : shape.kv_heads);
     const int slot = a.slots[row];
-    uint8_t* cell = a.cache + slot / kKeyTile * shape.block_bytes + kv_head * shape.head_bytes;
+    uint8_t* cell = cell_at(a, row, kv_head);
     if (is_key) {
       rope(x, angles, dim, rotated);
       narrow(rotated, dim, narrow16);
