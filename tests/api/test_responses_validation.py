@@ -54,7 +54,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"include": ["reasoning.encrypted_content"]}, "include", "encrypted_content"),
     ({"top_logprobs": 2}, "top_logprobs", LOGPROBS),
     ({"top_logprobs": 21, "include": [LOGPROBS]}, "top_logprobs", ""),
-    ({"reasoning": {"effort": "high"}}, "reasoning", "effort"),
+    ({"reasoning": {"effort": "high"}}, "reasoning", "does not think"),
     ({"reasoning": {"effort": "huge"}}, "reasoning", ""),
     ({"reasoning": {"summary": "auto"}}, "reasoning", "summary"),
     ({"stream_options": {}}, "stream_options", "stream is true"),

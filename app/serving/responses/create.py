@@ -25,6 +25,7 @@ from app.serving.responses.store import (
 )
 from app.serving.responses.tools import function_tools, tool_choice
 from app.serving.responses.writer import ResponseWriter
+from app.serving.thinking import template_switch
 from app.serving.turn import Turn, TurnRequest, start_turn
 from app.sse import EventStream
 from engine.types import GrammarSpec
@@ -103,7 +104,10 @@ async def start_response(
     given = [user_item(request.input)] if isinstance(request.input, str) else request.input
     keeps = store.keeps and request.store is not False
     body = new_body(new_id("resp"), request, context.text.info.generation, store=keeps)
-    turn = await start_turn(context, _turn(body["id"], request, [*_items(earlier), *given]))
+    variables = _variables(context, request)
+    turn = await start_turn(
+        context, _turn(body["id"], request, [*_items(earlier), *given], variables)
+    )
     labels = turn.labels if MESSAGE_LOGPROBS in (request.include or ()) else None
     options = request.stream_options
     writer = ResponseWriter(
@@ -116,13 +120,28 @@ async def start_response(
     return ResponseAnswer(turn, writer, store, record)
 
 
-def _turn(response_id: str, request: ResponseRequest, items: Sequence[Item]) -> TurnRequest:
+def _variables(context: ServingContext, request: ResponseRequest) -> dict[str, Any]:
+    """Variables of the chat template: those that ``reasoning`` sets, then the caller's own."""
+    effort = request.reasoning.effort if request.reasoning else None
+    wanted = None if effort is None else effort != "none"
+    return {
+        **template_switch(context, wanted, "reasoning"),
+        **(request.chat_template_kwargs or {}),
+    }
+
+
+def _turn(
+    response_id: str,
+    request: ResponseRequest,
+    items: Sequence[Item],
+    variables: dict[str, Any],
+) -> TurnRequest:
     tools = function_tools(request.tools)
     return TurnRequest(
         id=response_id,
         messages=to_messages(request.instructions, items),
         sampling=_sampling(request),
-        template=TemplateFields(chat_template_kwargs=request.chat_template_kwargs),
+        template=TemplateFields(chat_template_kwargs=variables),
         max_tokens=request.max_output_tokens,
         logprobs=_logprobs(request),
         tools=tools,
@@ -172,8 +191,6 @@ def _check(request: ResponseRequest, store: ResponseStore) -> None:
         raise bad_field("stream_options", "is only allowed when stream is true")
     if request.store and not store.keeps:
         raise bad_field("store", "is not possible: the server keeps no responses")
-    if request.reasoning is not None and request.reasoning.effort not in (None, "none"):
-        raise bad_field("reasoning", "effort is not supported: this model does not think")
 
 
 def _conversation(
