@@ -2,6 +2,7 @@
 #include "flare/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -53,12 +54,32 @@ void penalise(const Slot& slot, float* z) {
   }
 }
 
+// Per byte of a mask, what its eight logits may be at most: infinity where the bit is set. Taking
+// minima has no branches, which masks of mixed bits would mislead.
+constexpr std::array<std::array<float, 8>, 256> make_ceilings() {
+  std::array<std::array<float, 8>, 256> ceilings{};
+  for (size_t byte = 0; byte < 256; ++byte) {
+    for (size_t bit = 0; bit < 8; ++bit) {
+      ceilings[byte][bit] = (byte >> bit & 1) != 0 ? kInfinity : -kInfinity;
+    }
+  }
+  return ceilings;
+}
+constexpr std::array<std::array<float, 8>, 256> kCeilings = make_ceilings();
+
 void apply_mask(const uint32_t* mask, int vocab, float* z) {
-  for (int first = 0; first < vocab; first += 32, ++mask) {
-    if (*mask == ~uint32_t{0}) continue;
-    const int count = std::min(32, vocab - first);
-    for (int bit = 0; bit < count; ++bit) {
-      if ((*mask >> bit & 1) == 0) z[first + bit] = -kInfinity;
+  for (int first = 0; first < vocab; first += 8) {
+    const uint32_t word = mask[first / 32];
+    if (word == ~uint32_t{0}) {
+      first += 24 - first % 32;
+      continue;
+    }
+    const float* ceilings = kCeilings[word >> first % 32 & 255].data();
+    float* eight = z + first;
+    if (first + 8 <= vocab) {
+      for (int i = 0; i < 8; ++i) eight[i] = eight[i] < ceilings[i] ? eight[i] : ceilings[i];
+    } else {
+      for (int i = 0; i < vocab - first; ++i) eight[i] = std::min(eight[i], ceilings[i]);
     }
   }
 }

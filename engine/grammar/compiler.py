@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from engine.errors import GrammarError
@@ -19,7 +18,9 @@ from engine.grammar.limits import COMPILE_SECONDS
 from engine.text.tokenizer import Tokenizer
 from engine.types import CompiledGrammar, GrammarSpec
 
-if TYPE_CHECKING:  # llguidance loads with the first grammar: starts stay short
+if TYPE_CHECKING:  # these load with the first grammar: starts stay short
+    from concurrent.futures import ThreadPoolExecutor
+
     from engine.grammar.compiled import Grammar
     from engine.grammar.native import NativeCompiler
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 REMEMBERED = 128
 """Compiled grammars that are kept, the most recently used ones."""
+REMEMBERED_TEXT = 2 << 20
+"""Characters of their sources together, which bounds the memory that they take."""
 _THREADS = 2
 _STACK_BYTES = 64 << 20
 """llguidance follows references and rules by recursion, up to thousands deep."""
@@ -44,6 +47,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
         self._known: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
+        self._text = 0
         self._running: dict[GrammarSpec, asyncio.Future[CompiledGrammar]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._native: asyncio.Future[NativeCompiler] | None = None
@@ -80,10 +84,15 @@ class GrammarCompiler:
                 f"is too complex: compiling it takes longer than {COMPILE_SECONDS:g} s"
             )
         compiled = work.result()
-        self._known[spec] = compiled
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        self._remember(spec, compiled)
         return compiled
+
+    def _remember(self, spec: GrammarSpec, compiled: CompiledGrammar) -> None:
+        self._known[spec] = compiled
+        self._text += len(spec.text)
+        while len(self._known) > REMEMBERED or self._text > REMEMBERED_TEXT:
+            oldest, _ = self._known.popitem(last=False)
+            self._text -= len(oldest.text)
 
     def _give_back(self, work: "asyncio.Future[Grammar]") -> None:
         self._turns.release()
@@ -106,6 +115,8 @@ class GrammarCompiler:
     ) -> asyncio.Future[T]:
         """Run a call in the pool, whose threads are made with a deep stack."""
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
             self._pool = ThreadPoolExecutor(_THREADS, "flare-grammar")
         before = threading.stack_size(_STACK_BYTES)
         try:

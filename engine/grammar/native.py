@@ -21,8 +21,8 @@ class NativeCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._vocabulary = native_vocabulary(tokenizer, vocab_size, eos_ids)
-        # A mask may cost about 15 ms, a compilation a few tens of ms per limit that it reaches.
-        self._limits = LLParserLimits(verbose_errors=False)
+        # The defaults bound a mask to about 15 ms. A state of the lexer takes 1 to 2 KiB.
+        self._limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
     def compile(self, spec: GrammarSpec) -> Grammar:
         """Raises GrammarError with the reason."""

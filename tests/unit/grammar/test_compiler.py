@@ -248,3 +248,16 @@ def test_nothing_is_loaded_before_the_first_grammar() -> None:
         "sys.exit('llguidance' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_what_is_remembered_is_bounded() -> None:
+    owner = compiler()
+    specs = [schema({"description": f"{i}" + "x" * 200_000}) for i in range(15)]
+    grammars = [await owner.compile(spec) for spec in specs]
+    assert await owner.compile(specs[-1]) is grammars[-1]
+    assert await owner.compile(specs[0]) is not grammars[0]
+    small = [GrammarSpec("regex", f"a{i}") for i in range(140)]
+    first = await owner.compile(small[0])
+    for spec in small[1:]:
+        await owner.compile(spec)
+    assert await owner.compile(small[0]) is not first
