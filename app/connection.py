@@ -1,7 +1,8 @@
-"""uvicorn's HTTP/1.1 connection, made to tell every request on it when the client has gone."""
+"""uvicorn's HTTP/1.1 connection, right about clients that leave and about those of HTTP/1.0."""
 
 from typing import Any
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 
@@ -10,12 +11,15 @@ class Connection(HttpToolsProtocol):
 
     When a connection is lost, uvicorn tells the request that it read last. If that one is
     pipelined behind another, the other would run on for nobody, and fail when it answers.
+    An HTTP/1.0 client knows no chunks: an answer of unknown length ends with the connection.
     """
 
     _answering: RequestResponseCycle | None = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = _until_close(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -25,3 +29,25 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
+
+
+def _until_close(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
+    """``app`` for a client without chunks (RFC 9112, 6.1 and 6.3)."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        unsized = False
+
+        async def sized(message: Message) -> None:
+            nonlocal unsized
+            if message["type"] == "http.response.start":
+                unsized = all(name != b"content-length" for name, _ in message["headers"])
+                if unsized:
+                    cycle.chunked_encoding = False
+                    cycle.keep_alive = False
+            elif unsized:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, sized)
+
+    return serve

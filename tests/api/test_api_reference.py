@@ -28,6 +28,17 @@ def test_every_field_has_a_meaning() -> None:
             assert meaning.text and meaning.origin, (key(model), name)
 
 
+def test_no_meaning_is_of_a_field_that_is_gone() -> None:
+    known = {
+        (key(base), name)
+        for model in all_models()
+        for base in model.__mro__
+        if issubclass(base, RequestModel.__mro__[1])
+        for name in field_names(base)
+    }
+    assert Meanings.load().names() <= known
+
+
 def test_a_field_without_a_meaning_is_an_error() -> None:
     class Odd(RequestModel):
         unheard_of: int
