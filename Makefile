@@ -37,6 +37,7 @@ build: $(VENV)/.installed ## Rebuild the native extension when its sources chang
 
 test-clients: setup $(VENV)/.test .clients/.installed ## Other clients against a running server (needs Node 20)
 	@$(BIN)/python -m tests.clients
+	@$(BIN)/python -m tests.clients.fuzz 120
 
 docs: $(VENV)/.installed ## Write docs/api-reference.md from the models
 	@$(BIN)/python -m app.reference
