@@ -1,6 +1,7 @@
 """OpenAI-style streamed completions over OpenVINO GenAI, which has no HTTP server of its own.
 
-python openvino_server.py MODEL --port PORT [--max-num-batched-tokens 512] [--max-num-seqs 32]
+python openvino_server.py MODEL --port PORT --threads N [--max-num-batched-tokens 512]
+    [--max-num-seqs 32] [--cache-gib 1]
 
 Runs in OpenVINO's environment with the standard library alone. HTTP lives in the parent, the
 pipeline in a child, so that a step that holds the interpreter lock delays no stream. Text is one
@@ -11,6 +12,7 @@ import argparse
 import itertools
 import json
 import multiprocessing as mp
+import os
 import queue
 import signal
 import sys
@@ -34,7 +36,9 @@ def engine(options: Options, parents_end: Connection, pipe: Connection) -> None:
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = False
     scheduler.cache_size = options.cache_gib
-    pipeline = genai.ContinuousBatchingPipeline(options.model, scheduler, "CPU")
+    every = options.threads >= len(os.sched_getaffinity(0))  # then OpenVINO's own choice is best
+    properties = {} if every else {"INFERENCE_NUM_THREADS": options.threads}
+    pipeline = genai.ContinuousBatchingPipeline(options.model, scheduler, "CPU", properties)
     Engine(pipeline, pipe).run()
 
 
@@ -192,6 +196,7 @@ def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("model")
     ap.add_argument("--port", type=int, required=True)
+    ap.add_argument("--threads", type=int, required=True)
     ap.add_argument("--max-num-batched-tokens", type=int, default=512)
     ap.add_argument("--max-num-seqs", type=int, default=32)
     ap.add_argument("--cache-gib", type=int, default=1)

@@ -28,8 +28,8 @@ class Scenario:
 
 
 async def warm(client: Client, prompts: Prompts) -> None:
-    """Two short requests, so that no scenario pays for a server's first ones."""
-    for tokens in (64, 256):
+    """One request of each prompt length up to 2048, so that no scenario pays for first ones."""
+    for tokens in (64, BURST_PROMPT, 512, 2048):
         await client.complete(prompts.draw(tokens), 8)
 
 

@@ -107,7 +107,8 @@ def openvino(name: str, gguf: Path, peers: Path, threads: int) -> Server:
     """OpenVINO GenAI's continuous batching behind openvino_server.py."""
     python = peers / "openvino/bin/python"
     script = str(ROOT / "benchmarks/serving/openvino_server.py")
-    options = ("--max-num-batched-tokens", str(STEP_TOKENS), "--max-num-seqs", str(STREAMS))
+    limits = ("--max-num-batched-tokens", str(STEP_TOKENS), "--max-num-seqs", str(STREAMS))
+    options = ("--threads", str(threads), *limits)
     return Server(
         name=name,
         weights=name.rsplit(maxsplit=1)[-1],
@@ -115,7 +116,6 @@ def openvino(name: str, gguf: Path, peers: Path, threads: int) -> Server:
         version=_installed(python, "openvino-genai"),
         command=(str(python), script, str(gguf), "--port", "{port}", *options),
         model="openvino",
-        environment={"OMP_NUM_THREADS": str(threads)},
     )
 
 
