@@ -38,6 +38,7 @@ build: $(VENV)/.installed ## Rebuild the native extension when its sources chang
 test-clients: setup $(VENV)/.test .clients/.installed ## Other clients against a running server (needs Node 20)
 	@$(BIN)/python -m tests.clients
 	@$(BIN)/python -m tests.clients.fuzz 120
+	@$(BIN)/python -m pytest -q tests/api/test_playground.py  # in Chromium, where there is one
 
 docs: $(VENV)/.installed ## Write docs/api-reference.md from the models
 	@$(BIN)/python -m app.reference

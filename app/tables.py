@@ -2,29 +2,23 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from app.meanings import Meanings, field_names, nested_models
 
-_LIMITS = {
-    "minimum": "{} or more",
-    "maximum": "at most {}",
-    "exclusiveMinimum": "above {}",
-    "minLength": "{} characters or more",
-    "maxLength": "at most {} characters",
-    "minItems": "{} entries or more",
-    "maxItems": "at most {} entries",
-    "maxProperties": "at most {} entries",
-    "pattern": "matches `{}`",
-}
+_RANGES = (
+    ("minimum", "maximum", ""),
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " entries"),
+    ("minProperties", "maxProperties", " entries"),
+)
 _POWERS = {2**63 - 1: "2^63 - 1", -(2**63): "-2^63", 2**31 - 1: "2^31 - 1", -(2**31): "-2^31"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One field. ``type`` and all others are words for people."""
 
     name: str
@@ -36,8 +30,7 @@ class Row:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """The fields of one model. ``about``: the model's docstring."""
 
     name: str
@@ -116,14 +109,19 @@ def type_words(field: Mapping[str, Any]) -> str:
 
 
 def _limits(field: Mapping[str, Any]) -> Iterator[str]:
-    """What the schema allows, in words: ranges as one phrase."""
-    low, high = field.get("minimum"), field.get("maximum")
-    if low is not None and high is not None:
-        yield f"{_number(low)} to {_number(high)}"
-    for name, words in _LIMITS.items():
-        done = low is not None and high is not None and name in ("minimum", "maximum")
-        if name in field and not done:
-            yield words.format(_number(field[name]))
+    """What the schema allows, in words."""
+    if "exclusiveMinimum" in field:
+        yield f"above {_number(field['exclusiveMinimum'])}"
+    for low, high, unit in _RANGES:
+        least, most = field.get(low), field.get(high)
+        if least is not None and most is not None:
+            yield f"{_number(least)} to {_number(most)}{unit}"
+        elif least is not None:
+            yield f"at least {_number(least)}{unit}"
+        elif most is not None:
+            yield f"at most {_number(most)}{unit}"
+    if "pattern" in field:
+        yield f"matches `{field['pattern']}`"
     for member in field.get("anyOf", ()):
         yield from _limits(member)
 
