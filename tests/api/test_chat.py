@@ -247,3 +247,29 @@ async def test_long_prompts_are_handled_beside_the_event_loop(api: Api) -> None:
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     counted = (await api.http.post("/tokenize", json={"messages": messages})).json()
     assert counted["count"] > 40000
+
+
+async def test_prompt_logprobs(api: Api) -> None:
+    body = (await api.chat(messages=HI, max_tokens=1, prompt_logprobs=0)).json()
+    ids = chat_ids(api.text, HI)
+    first, *others = body["prompt_logprobs"]
+    assert first is None and len(others) == len(ids) - 1
+    for token, entry in zip(ids[1:], others, strict=True):
+        assert list(entry) == [str(token)] and entry[str(token)]["logprob"] <= 0
+
+
+async def test_fields_that_ask_for_nothing(api: Api) -> None:
+    fields = {
+        "store": False,
+        "service_tier": "auto",
+        "metadata": {"a": "b"},
+        "user": "someone",
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "functions": [],
+    }
+    body = (await api.chat(messages=HI, max_tokens=3, **fields)).json()
+    plain = (await api.chat(messages=HI, max_tokens=3)).json()
+    assert body["choices"] == plain["choices"]
+    assert body["system_fingerprint"] == plain["system_fingerprint"]

@@ -329,3 +329,61 @@ async def test_priority_orders_the_queue() -> None:
         await asyncio.sleep(0.03)
         await asyncio.gather(first, *(ask(priority) for priority in (5, -5, 1)))
         assert ended == [0, -5, 1, 5]
+
+
+async def test_best_of_tells_the_likeliest() -> None:
+    """The best by the mean log probability of the tokens, best first; usage counts all."""
+    async with serving_api() as api:
+        fields = {"prompt": ["x", "y"], "temperature": 1.5, "seed": 4, "max_tokens": 5}
+        every = (await api.complete(**fields, n=4, logprobs=0)).json()["choices"]
+        body = (await api.complete(**fields, n=2, best_of=4)).json()
+        assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
+        assert all(c["logprobs"] is None for c in body["choices"])
+        assert body["usage"]["completion_tokens"] == 2 * 4 * 5
+        assert body["usage"]["prompt_tokens"] == 2
+        for prompt in range(2):
+            means = {
+                c["text"]: sum(c["logprobs"]["token_logprobs"]) / 5
+                for c in every[prompt * 4 : prompt * 4 + 4]
+            }
+            best = sorted(means, key=lambda text: -means[text])[:2]
+            assert [c["text"] for c in body["choices"][prompt * 2 : prompt * 2 + 2]] == best
+
+
+@pytest.mark.parametrize(
+    "fields", [{"n": 3, "best_of": 2}, {"best_of": 5, "stream": True}, {"best_of": 129}]
+)
+async def test_best_of_that_cannot_be(api: Api, fields: dict[str, Any]) -> None:
+    """H62."""
+    answer = await api.complete(prompt="x", **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "best_of"
+
+
+async def test_prompt_logprobs(api: Api) -> None:
+    ids = piece_ids("one", " two", " three")
+    body = (await api.complete(prompt=ids, max_tokens=1, prompt_logprobs=2)).json()
+    first, *others = body["choices"][0]["prompt_logprobs"]
+    assert first is None and len(others) == 2
+    for token, entry in zip(ids[1:], others, strict=True):
+        assert str(token) in entry and 2 <= len(entry) <= 3
+        assert {e["rank"] for e in entry.values()} >= {1, 2}
+    echoed = (await api.complete(prompt=ids, max_tokens=0, echo=True, logprobs=0)).json()
+    scores = echoed["choices"][0]["logprobs"]["token_logprobs"]
+    assert scores[0] is None
+    assert [e[str(t)]["logprob"] for t, e in zip(ids[1:], others, strict=True)] == scores[1:]
+
+
+async def test_prompt_logprobs_beside_echo_have_their_own_counts(api: Api) -> None:
+    ids = piece_ids("one", " two", " three")
+    fields = {"prompt": ids, "max_tokens": 0, "echo": True}
+    [choice] = (await api.complete(**fields, logprobs=1, prompt_logprobs=5)).json()["choices"]
+    [alone] = (await api.complete(**fields, logprobs=1)).json()["choices"]
+    assert choice["logprobs"] == alone["logprobs"]
+    assert all(len(entry) >= 5 for entry in choice["prompt_logprobs"][1:])
+
+
+async def test_prompt_logprobs_are_not_streamed(api: Api) -> None:
+    answer = await api.complete(prompt="x", prompt_logprobs=1, stream=True)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt_logprobs"

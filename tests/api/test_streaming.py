@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,9 +11,8 @@ import openai
 import pytest
 
 from app.config import ServerConfig
-from engine.client import Engine
-from engine.types import GenerationRequest, TokenDelta, TokenStream
 from tests.support.api import MODEL, Api, behaviour, serving_api, stream_events
+from tests.support.bundled import Bundled
 from tests.support.scripted import scripted_engine
 from tests.support.words import byte_ids, piece_ids
 
@@ -25,51 +24,6 @@ def endless(path: str) -> dict[str, Any]:
     """A request that ends by itself only at the context's end: greedy, so no end token is drawn."""
     prompt = {"messages": HI} if path == CHAT else {"prompt": "x", "max_tokens": 255}
     return {"model": MODEL, "temperature": 0, **prompt}
-
-
-class Bundled:
-    """An engine that commits ``size`` tokens per delta, as speculation does."""
-
-    def __init__(self, engine: Engine, size: int) -> None:
-        self._engine = engine
-        self._size = size
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, requests: Sequence[GenerationRequest]) -> Sequence[TokenStream]:
-        return [BundledStream(s, self._size) for s in self._engine.submit(requests)]
-
-
-class BundledStream:
-    """Joins deltas, up to ``size`` at a time."""
-
-    def __init__(self, stream: TokenStream, size: int) -> None:
-        self._stream = stream
-        self._size = size
-        self._ended = False
-
-    def __aiter__(self) -> "BundledStream":
-        return self
-
-    async def __anext__(self) -> TokenDelta:
-        if self._ended:
-            raise StopAsyncIteration
-        parts = [await anext(self._stream)]
-        while len(parts) < self._size and parts[-1].finish_reason is None:
-            parts.append(await anext(self._stream))
-        self._ended = parts[-1].finish_reason is not None
-        return TokenDelta(
-            tuple(t for p in parts for t in p.token_ids),
-            tuple(x for p in parts for x in p.logprobs),
-            parts[-1].finish_reason,
-            parts[0].prompt_logprobs,
-            parts[0].cached_tokens,
-            parts[-1].error,
-        )
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 @pytest.mark.parametrize(
