@@ -8,12 +8,17 @@ import time
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
 
 from engine.errors import GrammarError
+from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.limits import MAX_CHOICES, MAX_PROPERTIES, MAX_RULES, MAX_SUBSCHEMAS, MAX_TEXT
+from engine.text.info import PieceRules, TextInfo
+from engine.text.tokenizer import Tokenizer
 from engine.types import GrammarSpec
 from tests.support.grammars import allowed, compiler, schema, verdict
-from tests.support.words import EOS, FIRST_BYTE, SPECIALS, VOCAB_SIZE
+from tests.support.words import EOS, FIRST_BYTE, SPECIALS, VOCAB_SIZE, text_assets
 
 PERSON = {
     "type": "object",
@@ -184,6 +189,28 @@ async def test_control_tokens_are_no_text_and_end_tokens_only_end() -> None:
     assert max(free) == VOCAB_SIZE - 1
     matcher.accept(FIRST_BYTE + ord("x"))
     assert allowed(matcher, grammar.mask_words) & set(range(len(SPECIALS))) == set(EOS)
+
+
+async def test_ids_without_text_are_never_allowed() -> None:
+    wide = GrammarCompiler(text_assets().tokenizer, VOCAB_SIZE + 40, EOS)
+    grammar = await wide.compile(GrammarSpec("regex", "(?s:.*)"))
+    ids = allowed(grammar.matcher(()), grammar.mask_words)
+    assert max(ids) == VOCAB_SIZE - 1
+
+
+async def test_spaces_of_sentencepiece_are_spaces() -> None:
+    words = ("<unk>", "</s>", "x", "\u2581x", "<0x0A>")
+    backend = Backend(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    rules = PieceRules("sentencepiece", byte_fallback=True, strip_space=True)
+    tokenizer = Tokenizer(backend, TextInfo(len(words), False, None, (1,), rules))
+    grammar = await GrammarCompiler(tokenizer, len(words), (1,)).compile(
+        GrammarSpec("regex", "x x\n")
+    )
+    matcher = grammar.matcher(())
+    for token_id in (2, 3, 4):
+        assert allowed(matcher, grammar.mask_words) == {token_id}
+        matcher.accept(token_id)
+    assert matcher.ended
 
 
 async def test_a_matcher_follows_what_was_generated() -> None:
