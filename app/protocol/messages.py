@@ -30,6 +30,8 @@ class Tool(BaseModel):
             raise ValueError(f"tools of type {self.type[:40]!r} are not supported")
         if self.input_schema is None:
             raise ValueError("a tool needs the field 'input_schema'")
+        if self.input_schema.get("type", "object") != "object":
+            raise ValueError("input_schema must be of type 'object'")
         if (self.model_extra or {}).get("defer_loading"):
             raise ValueError("the field 'defer_loading' of a tool is not supported")
         return self

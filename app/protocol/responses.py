@@ -34,6 +34,8 @@ class ResponseTool(BaseModel):
             raise ValueError(f"tools of type {self.type[:40]!r} are not supported")
         if self.name is None:
             raise ValueError("a function needs the field 'name'")
+        if (self.parameters or {}).get("type", "object") != "object":
+            raise ValueError("parameters must be a JSON schema of type 'object'")
         if (self.model_extra or {}).get("defer_loading"):
             raise ValueError("the field 'defer_loading' of a tool is not supported")
         return self

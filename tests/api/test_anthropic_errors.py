@@ -46,6 +46,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
     ({"tools": [{"name": "f"}]}, "input_schema"),
+    ({"tools": [{**TOOL, "input_schema": {"type": "array"}}]}, "'object'"),
     ({"tools": [TOOL, TOOL]}, "more than one"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool", "name": "g"}, "tools": [TOOL]}, "tool_choice"),

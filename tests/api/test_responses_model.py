@@ -130,3 +130,20 @@ def test_bad_schemas_name_their_field(clients: Clients) -> None:
             output_config={"format": {"type": "json_schema", "schema": bad}},
         )
     assert "output_config" in str(refused.value)
+    dangling = {"type": "object", "properties": {"a": {"$ref": "#/absent"}}}
+    with pytest.raises(openai.BadRequestError) as tool:
+        clients.openai.responses.create(
+            model=clients.model,
+            input="hi",
+            tools=[{"type": "function", "name": "f", "parameters": dangling, "strict": False}],
+            tool_choice="required",
+        )
+    assert tool.value.param == "tools"
+    with pytest.raises(anthropic.BadRequestError, match="tools"):
+        clients.anthropic.messages.create(
+            model=clients.model,
+            max_tokens=9,
+            messages=ASK,
+            tools=[{"name": "f", "input_schema": dangling}],
+            tool_choice={"type": "any"},
+        )

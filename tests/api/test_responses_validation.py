@@ -43,6 +43,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
     ({"tools": [{"type": "function"}]}, "tools", "'name'"),
     ({"tools": [TOOL, TOOL]}, "tools", "more than one"),
+    ({"tools": [{**TOOL, "parameters": {"type": "string"}}]}, "tools", "'object'"),
     ({"tool_choice": "sometimes"}, "tool_choice", ""),
     ({"tool_choice": {}}, "tool_choice", ""),
     ({"tool_choice": "required"}, "tool_choice", ""),
@@ -137,6 +138,19 @@ async def test_one_broken_response_fails_alone_and_is_kept(
         kept = (await api.http.get(f"{PATH}/{last['response']['id']}")).json()
         assert kept["status"] == "failed"
         await api.alive()
+
+
+async def test_deep_schemas_are_refused_quickly(api: Api) -> None:
+    deep = '{"properties":{"a":' * 5000 + "true" + "}}" * 5000
+    form = '"text":{"format":{"type":"json_schema","name":"x","schema":%s}}'
+    tools = '"tools":[{"type":"function","name":"f","parameters":%s}],"tool_choice":"required"'
+    for field in (form, tools):
+        body = '{"model":"%s","input":"hi",%s}' % (MODEL, field % deep)  # noqa: UP031
+        answer = await asyncio.wait_for(
+            api.http.post(PATH, content=body, headers={"content-type": "application/json"}), 3
+        )
+        assert answer.status_code == 400
+    await api.alive()
 
 
 @pytest.mark.parametrize("stream", [True, False])
