@@ -1,9 +1,9 @@
 """Many streams at once: do all end, do they share alike, does the event loop stay quick?
 
 ``python benchmarks/fairness.py CORE [--streams 200] [--tokens 64]``: serves CORE, opens the streams
-together, and prints how many ended, the most and fewest tokens that a stream got in a window in
-which as many run as the server admits, and how long ``/live`` took meanwhile, asked 50 times a
-second by another process: the lag of the event loop, plus one round trip.
+together, and prints how many ended, the most and fewest tokens that a stream got within those five
+seconds all through which the most of them ran, and how long ``/live`` took meanwhile, asked 50
+times a second by another process: the lag of the event loop, plus one round trip.
 """
 
 import argparse
@@ -48,12 +48,18 @@ async def stream(client: httpx.AsyncClient, model: str, index: int, tokens: int)
     return times
 
 
-def shares(streams: Sequence[Sequence[float]], slots: int) -> list[int]:
-    """Tokens of each stream in the window that begins when ``slots`` streams have begun."""
-    began = sorted(times[0] for times in streams)[min(slots, len(streams)) - 1]
-    ended = min(began + WINDOW, max(times[-1] for times in streams))
-    present = [times for times in streams if times[0] <= began and times[-1] >= ended]
-    return [sum(began < when <= ended for when in times) for times in present]
+def shares(streams: Sequence[Sequence[float]]) -> list[int]:
+    """Tokens of each stream that runs all through the window in which the most of them do."""
+    starts = sorted(times[0] for times in streams)
+    windows = [[times for times in streams if present(times, start)] for start in starts]
+    best = max(range(len(starts)), key=lambda index: len(windows[index]))
+    start = starts[best]
+    return [sum(start < when <= start + WINDOW for when in times) for times in windows[best]]
+
+
+def present(times: Sequence[float], start: float) -> bool:
+    """Whether a stream has begun before a window and ends behind it."""
+    return times[0] <= start and times[-1] >= start + WINDOW
 
 
 def probe(url: str) -> None:
@@ -88,12 +94,13 @@ def measure(core: str, count: int, tokens: int) -> None:
             seconds = time.monotonic() - started
             prober.terminate()
             lags = sorted(float(line) for line in prober.communicate()[0].splitlines())
-    counts = shares(streams, slots)
+    counts = shares(streams)
     print(f"streams            {len(streams)} of {count} ended, {slots} at once at most")
     print(f"tokens per second  {count * tokens / seconds:.0f} in {seconds:.1f} s")
     if counts and min(counts):
         ratio = max(counts) / min(counts)
-        print(f"tokens in {WINDOW:.0f} s      {min(counts)} to {max(counts)}, ratio {ratio:.2f}")
+        words = f"{min(counts)} to {max(counts)} tokens, ratio {ratio:.2f}"
+        print(f"{len(counts)} in one window   {words}")
     p50, p99 = (lags[int(len(lags) * part)] for part in (0.5, 0.99))
     print(f"/live              p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {lags[-1]:.1f} ms")
 
