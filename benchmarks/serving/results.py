@@ -88,7 +88,9 @@ class Run:
 
 
 def run_of(data: Mapping[str, object]) -> Run:
-    """A Run from what ``as_json`` wrote."""
+    """A Run from what ``as_json`` wrote. Raises ValueError for anything else."""
+    if missing := {"date", "machine", "settings", "entries", "samples"} - data.keys():
+        raise ValueError(f"not a serving run: it has no {', '.join(sorted(missing))}")
     entries, samples = data["entries"], data["samples"]
     machine, settings = data["machine"], data["settings"]
     if not (isinstance(entries, list) and isinstance(samples, list)):

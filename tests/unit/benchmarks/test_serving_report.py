@@ -80,6 +80,13 @@ def test_a_run_survives_json(run: Run) -> None:
     assert run_of(json.loads(json.dumps(run.as_json()))) == run
 
 
+def test_what_is_no_run_is_refused_by_name(run: Run) -> None:
+    data = run.as_json()
+    del data["samples"]
+    with pytest.raises(ValueError, match="no samples"):
+        run_of(data)
+
+
 def test_merging_keeps_all_samples_and_refuses_another_machine(run: Run) -> None:
     both = merged([run, run])
     assert len(both.samples) == 2 * len(run.samples)
