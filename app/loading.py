@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from engine.config import EngineConfig
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:  # the loading thread imports these, beside the main thread's 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """What a start needs before it can serve."""
 
     engine: "Engine"

@@ -2,17 +2,16 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 FILE = Path(__file__).parent / "protocol" / "meanings.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """A field in words. Empty ``default`` or ``off``: none is worth telling."""
 
     text: str

@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,8 +22,7 @@ class Handler(Protocol):
     def __call__(self, request: Request, /) -> Awaitable[Response]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """One method of one path. ``body`` is the model of its request, if it takes one.
 
     ``produces`` are the content types of its success. Without ``tag`` it is left out of the API's

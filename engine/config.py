@@ -1,8 +1,9 @@
 """The frozen engine configuration that the app's settings resolve to."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from engine.types import Speculative
 
@@ -10,8 +11,7 @@ Isa = Literal["auto", "portable", "avx2", "avx512", "amx", "neon"]
 """Instruction-set paths of the CPU kernels; "auto" takes the best that the processor has."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+class EngineConfig(Struct, frozen=True):
     """All that the factory needs. None means: what the core says, or sized at load.
 
     mixed_prefill: the tri-state selection request. kv_cache_bytes: bytes for the KV pool.

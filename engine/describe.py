@@ -1,8 +1,9 @@
 """The ``/v1/config`` object: what is loaded and how it is limited."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from engine.core.schema import Manifest
 from engine.load.plan import RankPlan
@@ -10,8 +11,7 @@ from engine.load.prune import Counts
 from engine.load.select import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """The limits in force. kv_blocks: those that sequences can own."""
 
     max_num_seqs: int

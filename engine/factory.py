@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.batch.plan import Planner
 from engine.cache.kv import KVCache
@@ -40,8 +41,7 @@ from engine.types import ModelInfo
 logger = logging.getLogger("flare.engine")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
+class LoadPlan(Struct, frozen=True):
     """All that is decided before any device memory is taken. ``ranks``: what each is told."""
 
     limits: LoadLimits

@@ -1,14 +1,13 @@
 """A sequence being served, with its stream and its times."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from engine.schedule.sequence import Sequence
 from engine.stream import DeltaStream
 from engine.types import FinishReason, TokenDelta, TokenLogprobs
 
 
-@dataclass(slots=True, eq=False)
-class Live:
+class Live(Struct, eq=False):
     """What the loop keeps per sequence. Times are ``perf_counter`` seconds; 0.0: not yet.
 
     scores: log probabilities of prompt tokens 1.. so far, when asked for.

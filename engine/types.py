@@ -1,9 +1,10 @@
 """Types that cross the engine's front: requests in, token deltas out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,21 +29,30 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarSpec:
+class GrammarSpec(Struct, frozen=True, eq=False):
     """What the text of a sequence must look like, as its author wrote it.
 
     text: by kind, a JSON schema as JSON text, a regular expression that matches the whole text,
     a JSON array of strings to choose from, or a Lark grammar (llguidance's dialect) with a rule
     ``start``; empty for json_object. after: the text that the grammar begins behind (the end
     marker of a model's reasoning); what precedes it is free. param: the request field that errors
-    name.
+    name; specs that differ in nothing else are equal.
     """
 
     kind: GrammarKind
     text: str = ""
     after: str | None = None
-    param: str | None = field(default=None, compare=False)
+    param: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GrammarSpec) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[GrammarKind, str, str | None]:
+        return self.kind, self.text, self.after
 
 
 class GrammarMatcher(Protocol):
@@ -79,8 +89,7 @@ class CompiledGrammar(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True):
     """How one sequence is sampled. ``seed`` is always set (the front draws one if needed).
 
     Draws depend on (seed, position) alone. top_k 0, top_p 1, min_p 0, penalties 0 (repetition: 1)
@@ -97,7 +106,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = {}
     seed: int = 0
     min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
@@ -107,8 +116,7 @@ class SamplingParams:
     grammar: GrammarSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(Struct, frozen=True):
     """One sequence to generate (n > 1 is several requests). ``prompt_ids`` is not empty.
 
     priority: lower values are admitted first and preempted last; ties go by arrival.
@@ -123,8 +131,7 @@ class GenerationRequest:
     grammar: CompiledGrammar | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(Struct, frozen=True):
     """One token's log probability and its alternatives, best first: (token id, logprob)."""
 
     token_id: int
@@ -132,8 +139,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDelta:
+class TokenDelta(Struct, frozen=True):
     """What one step added to a sequence. ``finish_reason`` is set on the last delta only.
 
     ``token_ids`` may be empty (max_tokens = 0, abort). The end token that stopped a sequence is
@@ -158,8 +164,7 @@ class EngineState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
+class ModelInfo(Struct, frozen=True):
     """What the front needs to know of the loaded model. vocab_size: ids that may be sampled."""
 
     id: str

@@ -1,11 +1,11 @@
 """The checks of ``flare verify``: digests, catalog, programs, numerics, selections, values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.digests import bytes_digest
@@ -23,8 +23,7 @@ _PANELS_AT_ONCE = 256
 _BF16_EXPONENT = 0x7F80
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One check that passed: what was looked at, what was found, and seconds."""
 
     name: str

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
@@ -18,8 +18,7 @@ INLINE_BYTES = 128 * 1024
 """Bodies up to this size are parsed on the event loop, where a thread would cost more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A known field that is not supported. ``neutral``: values that ask for nothing."""
 
     neutral: tuple[Any, ...] = ()

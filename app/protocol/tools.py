@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct, field
 from pydantic import BeforeValidator, Field
 
 from app.protocol.body import RequestModel
@@ -16,8 +16,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 Mode = Literal["none", "auto", "required", "named"]
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionTool:
+class FunctionTool(Struct, frozen=True):
     """A function that the model may call. ``parameters``: the JSON schema of its arguments."""
 
     name: str
@@ -34,8 +33,7 @@ class FunctionTool:
         return {"type": "function", "function": function}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(Struct, frozen=True):
     """none: no call; auto: as the model likes; required: at least one; named: ``name`` alone."""
 
     mode: Mode = "auto"

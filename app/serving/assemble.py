@@ -1,7 +1,8 @@
 """One choice of an answer: token deltas in, text pieces and their log probabilities out."""
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from app.serving.events import Reader, TokenEntry, TurnEvent
 from engine.types import FinishReason, TokenDelta, TokenLogprobs
@@ -29,8 +30,7 @@ class Matcher(Protocol):
     def flush(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """What one delta adds to choice ``index``; everything in it may be empty.
 
     ``entries`` are those of tokens whose text has been sent; ``prompt_logprobs`` comes once.

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from app.errors import ApiError
 from app.protocol.chat import ChatRequest
@@ -21,8 +22,7 @@ from app.serving.turn import Turn, TurnRequest, start_turn
 from app.serving.wire import AnswerHead, stream
 
 
-@dataclass(frozen=True, slots=True)
-class ChatAnswer:
+class ChatAnswer(Struct, frozen=True):
     """A running chat completion; its owner calls ``close``."""
 
     head: AnswerHead

@@ -1,7 +1,8 @@
 """The message of one choice of a chat completion, collected from a turn's events."""
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from app.serving.events import (
     CallArguments,
@@ -15,8 +16,7 @@ from app.serving.events import (
 from app.serving.logprobs import TokenLabels, chat_entries
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     """A call and the parts of its arguments."""
 
     start: CallStart
@@ -27,8 +27,7 @@ class _Call:
         return {"id": self.start.id, "type": "function", "function": function}
 
 
-@dataclass(slots=True)
-class ChatMessage:
+class ChatMessage(Struct):
     """What has been collected of one choice."""
 
     text: list[str] = field(default_factory=list)

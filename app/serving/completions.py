@@ -3,8 +3,10 @@
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from app.errors import INTERNAL_MESSAGE, ApiError, bad_field
 from app.protocol.completions import CompletionRequest
@@ -29,8 +31,7 @@ from engine.types import SamplingParams, TokenLogprobs
 DEFAULT_MAX_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionAnswer:
+class CompletionAnswer(Struct, frozen=True):
     """A running text completion; its owner calls ``close``.
 
     n: choices told per prompt, the best of the ``best_of`` that run. echoes: one per prompt, or
@@ -175,8 +176,7 @@ async def _echoes(
     return await sized(sum(map(len, ids)), work)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What a piece adds to a choice, with the echo before the first one."""
 
     text: str
@@ -219,8 +219,7 @@ def _add_prompt(
             lists.add(labels, replace(score, top=score.top[:count]), offset)
 
 
-@dataclass(slots=True)
-class _Choice:
+class _Choice(Struct):
     """What has been collected of one choice."""
 
     text: list[str] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """What every generation route works with."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.errors import ApiError
 from engine.grammar.compiler import GrammarCompiler
@@ -8,8 +8,7 @@ from engine.text.assets import TextAssets
 from engine.types import EngineClient
 
 
-@dataclass(frozen=True, slots=True)
-class ServingContext:
+class ServingContext(Struct, frozen=True):
     """The loaded engine and its text side, with the limits of the HTTP face.
 
     model_names: what requests may call the model; the first is the one that is listed.

@@ -1,14 +1,14 @@
 """The prompt as a part of a text completion's answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.protocol.completions import Prompt
 from engine.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(Struct, frozen=True):
     """A prompt's text and where each of its tokens starts in it (characters)."""
 
     text: str

@@ -7,24 +7,23 @@ The events of one choice (``index``) come in this order: any mix of ``ReasoningD
 text was cut.
 """
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from engine.types import TokenLogprobs
 
 FinishKind = Literal["stop", "length", "tool_calls"]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEntry:
+class TokenEntry(Struct, frozen=True):
     """A token's log probability and where its text starts in the choice's text (characters)."""
 
     logprobs: TokenLogprobs
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     """Text of the answer. ``text`` may be empty when there are only entries or ids to tell.
 
     entries: log probabilities, if asked for, of all tokens of the choice, those of reasoning and
@@ -37,16 +36,14 @@ class TextDelta:
     token_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Struct, frozen=True):
     """Text that the model thinks before its answer."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallStart:
+class CallStart(Struct, frozen=True):
     """The model calls the function ``name``; ``id`` is fresh and names the call."""
 
     index: int
@@ -55,8 +52,7 @@ class CallStart:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(Struct, frozen=True):
     """A part of a call's arguments, which are JSON text when joined."""
 
     index: int
@@ -64,16 +60,14 @@ class CallArguments:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnd:
+class CallEnd(Struct, frozen=True):
     """The call has all its arguments (unless the text was cut within it: see ``Finish``)."""
 
     index: int
     call: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """The choice is over.
 
     reason: "tool_calls" only if a call was made and the text was not cut; "length" when it was cut

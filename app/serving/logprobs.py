@@ -1,8 +1,9 @@
 """Log probabilities in OpenAI's two shapes: chat entries and parallel lists."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from app.serving.events import TokenEntry
 from engine.text.tokenizer import Tokenizer
@@ -72,8 +73,7 @@ def _prompt_entry(labels: TokenLabels, score: TokenLogprobs) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class LogprobLists:
+class LogprobLists(Struct):
     """``logprobs`` of a text completion: parallel lists, one entry per token."""
 
     tokens: list[str] = field(default_factory=list)

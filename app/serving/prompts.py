@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from app.errors import ApiError, bad_field
 from app.protocol.chat import Message, TemplateFields, ToolCall
@@ -30,8 +31,7 @@ async def sized(characters: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
+class ChatPrompt(Struct, frozen=True):
     """A rendered conversation, and its token ids."""
 
     text: str

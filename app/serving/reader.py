@@ -2,7 +2,8 @@
 
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.serving.events import (
     CallArguments,
@@ -21,8 +22,7 @@ def call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingPlan:
+class ReadingPlan(Struct, frozen=True):
     """How the answers to one prompt are read.
 
     marks, where: those of reasoning, and where answers begin; None: the model does not reason.

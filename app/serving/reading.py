@@ -1,7 +1,8 @@
 """How the answer to a rendered prompt is read, and what grammar holds it to the tools."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from app.errors import bad_field
 from app.protocol.tools import FunctionTool, ToolChoice

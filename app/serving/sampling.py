@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from app.errors import bad_field
 from app.protocol.sampling import GenerationFields

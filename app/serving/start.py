@@ -1,8 +1,9 @@
 """Submit the choices of a request to the engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from app.protocol.sampling import GenerationFields
 from app.serving.assemble import Assembler
@@ -17,8 +18,7 @@ if TYPE_CHECKING:  # only answers with tools or reasoning are read
     from app.serving.reader import ReadingPlan
 
 
-@dataclass(frozen=True, slots=True)
-class PromptStart:
+class PromptStart(Struct, frozen=True):
     """One prompt, its parameters, and the ids whose text the output continues (empty: none).
 
     reading: how its answers are taken apart; None: they are text.

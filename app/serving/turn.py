@@ -20,8 +20,10 @@ tokens. An endpoint turns its body into a ``TurnRequest`` and writes the events 
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from app.errors import bad_field
 from app.protocol.chat import Message, TemplateFields
@@ -46,8 +48,7 @@ if TYPE_CHECKING:
 PromptLogprobs = tuple[TokenLogprobs | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(Struct, frozen=True):
     """What to generate.
 
     id: unique; names the sequences in the engine (use the answer's id). sampling: n, stops and

@@ -5,16 +5,15 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
 from starlette.responses import Response
 
 from app.sse import DONE
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
+class AnswerHead(Struct, frozen=True):
     """The fields that every object of one answer repeats."""
 
     id: str
@@ -39,8 +38,7 @@ class AnswerHead:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Token counts of an answer. A prompt is counted once, whatever ``n`` is."""
 
     prompt_tokens: int

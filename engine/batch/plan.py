@@ -1,15 +1,16 @@
 """From scheduled segments to launches: the only place that sees graphs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.core.schema import Graph, Kind
 from engine.ir.program import Domain
 from engine.schedule.output import SchedulerOutput, Segment
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """One replay: a graph and the segments it carries, generated rows first.
 
     tokens, logits: rows present, within the graph's domain. generated_*: those of the generated

@@ -1,17 +1,16 @@
 """The cache as sequences see it: block tables that grow, share prefixes, and are given back."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from engine.cache.pool import BlockPool
 from engine.cache.prefix import block_keys, root_key
 
 
-@dataclass(slots=True)
-class BlockTable:
+class BlockTable(Struct):
     """One sequence's blocks, in order of position.
 
     keys: of the full prompt blocks (the only ones that may be shared: all their positions have

@@ -14,8 +14,9 @@ Decoded programs of one body share its launches and its other buffers, object fo
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from engine.core.digests import root_digest
 from engine.core.errors import DigestMismatchError, FormatError, VersionError
@@ -39,8 +40,7 @@ MANIFEST = "core.json"
 PROGRAMS = "programs.json"
 
 
-@dataclass(frozen=True, slots=True)
-class _ManifestFile:
+class _ManifestFile(Struct, frozen=True):
     """The keys of ``core.json``, in the order they are written."""
 
     format_version: int
@@ -56,30 +56,26 @@ class _ManifestFile:
     root_digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class _ProgramEntry:
+class _ProgramEntry(Struct, frozen=True):
     body: int
     domain: Domain
     arena_bytes: int
     offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _BodyBuffer:
+class _BodyBuffer(Struct, frozen=True):
     name: str
     space: Space
     dtype: DType
     shape: tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(Struct, frozen=True):
     buffers: tuple[_BodyBuffer, ...]
     launches: tuple[Launch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _ProgramsFile:
+class _ProgramsFile(Struct, frozen=True):
     bodies: tuple[_Body, ...]
     programs: Mapping[str, _ProgramEntry]
 

@@ -7,9 +7,10 @@ does not list has no meaning and is ignored.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct, field
 
 from engine.ir.program import Domain, Program
 from engine.types import Speculative
@@ -49,8 +50,7 @@ FAMILY_OF_KIND: dict[Kind, Family] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """A catalog entry. ``program`` names a program; the other tuples name catalog entries.
 
     domain: capacity (tokens, segments, logits rows). max_q: rows per decode-side sequence (1, or
@@ -71,8 +71,7 @@ class Graph:
     speculative: Speculative = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """A kernel of the catalog. ``requires``: instruction sets, all needed (empty: any)."""
 
     id: str
@@ -85,16 +84,14 @@ class Kernel:
     generated_class: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One tuned candidate: kernel id and measured seconds (empty for heuristics)."""
 
     kernel: str
     samples: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TuningRecord:
+class TuningRecord(Struct, frozen=True):
     """Why a kernel was chosen for (op, shape, format, rows). ``depends_on``: other keys.
 
     ``introduced_by``: the graph whose capture asked first; informative, pruning ignores it.
@@ -108,8 +105,7 @@ class TuningRecord:
     introduced_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StorageTensor:
+class StorageTensor(Struct, frozen=True):
     """One stored tensor of one rank. layout: "plain" or a packed layout (kernels/layouts.py).
 
     dtype is safetensors' name ("F32", "U8" ...); shape is the stored shape; n, k: logical weight
@@ -132,8 +128,7 @@ class StorageTensor:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A file of the core: path relative to the core, bytes, digest in hex.
 
     The digest is the file's sha256; above 4 MiB, that of its pieces' (``digests.combine``).
@@ -144,8 +139,7 @@ class Section:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class KVLayout:
+class KVLayout(Struct, frozen=True):
     """The paged cache. One block holds ``block_size`` tokens of one layer, all KV heads.
 
     Bytes of state: ``[layer][block][kv_head][K | V]``; with d = head_dim rounded up to 32, K is
@@ -174,8 +168,7 @@ class KVLayout:
         return self.layers * self.block_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True):
     """The model's architecture and sizes. vocab_size: ids the tokenizer knows (sampling limit);
     logits_width: stored rows of the head, padded to the panel."""
 
@@ -200,8 +193,7 @@ class ModelSpec:
     mtp_depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What the core was exported for; a run may go only downwards."""
 
     max_num_seqs: int
@@ -209,8 +201,7 @@ class Limits:
     max_step_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Where the core comes from and what it targets."""
 
     flare_version: str
@@ -224,8 +215,7 @@ class Identity:
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """All graphs of a core and what they refer to. Tuples keep the order of export."""
 
     graphs: tuple[Graph, ...]
@@ -235,8 +225,7 @@ class Catalog:
     programs: Mapping[str, Program]
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """The whole core but for the bytes of its files.
 
     default_mixed: what "neither flag" means.

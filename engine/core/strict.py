@@ -1,12 +1,13 @@
-"""Strict decoding of JSON into frozen dataclasses, driven by their type hints."""
+"""Strict decoding of JSON into frozen structs, driven by their type hints."""
 
-import dataclasses
 import json
 import math
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from engine.core.errors import FormatError
 
@@ -179,7 +180,7 @@ def _union(hints: tuple[Any, ...]) -> Decoder:
 
 def _record(cls: Any) -> Decoder:
     hints = get_type_hints(cls)
-    fields = [(f.name, decoder_for(hints[f.name])) for f in dataclasses.fields(cls)]
+    fields = [(name, decoder_for(hints[name])) for name in cls.__struct_fields__]
     names = {name for name, _ in fields}
 
     def decode(value: Any) -> Any:
@@ -227,15 +228,15 @@ def decoder_for(hint: Any) -> Decoder:
         return _mapping(decoder_for(arguments[1]))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _choice({member.value: member for member in hint})
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         return _record(hint)
     raise TypeError(f"no strict decoder for {hint!r}")
 
 
 def encode(value: Any) -> Any:
-    """Turn frozen dataclasses into JSON values: the inverse of the decoders."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    """Turn frozen structs into JSON values: the inverse of the decoders."""
+    if isinstance(value, Struct):
+        return {name: encode(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {key: encode(element) for key, element in value.items()}
     if isinstance(value, tuple | list):

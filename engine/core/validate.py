@@ -48,7 +48,7 @@ def _check_model(model: ModelSpec, limits: Limits) -> None:
         for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim",
                      "vocab_size", "logits_width", "context_length")
     }  # fmt: skip
-    counts |= {f"limits.{name}": getattr(limits, name) for name in Limits.__slots__}
+    counts |= {f"limits.{name}": getattr(limits, name) for name in Limits.__struct_fields__}
     kv_names = ("layers", "kv_heads", "head_dim", "block_size")
     counts |= {f"model.kv.{name}": getattr(model.kv, name) for name in kv_names}
     for key, value in counts.items():

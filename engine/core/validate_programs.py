@@ -1,8 +1,9 @@
 """Validation of the programs: against the IR, their graphs, the storage table and the model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from engine.core.errors import NumericsConflictError
 from engine.core.schema import Catalog, Graph, Kernel, Manifest, StorageTensor
@@ -14,8 +15,7 @@ _ROLES = ("prompt", "generated")
 _DTYPES = {"f32": "F32", "u8": "U8", "i32": "I32"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
+class _Tables(Struct, frozen=True):
     """What launches are checked against. tensors: rank 0's (the ranks agree)."""
 
     manifest: Manifest
@@ -23,8 +23,7 @@ class _Tables:
     tensors: Mapping[str, StorageTensor]
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """The catalog entries that a body's launches name."""
 
     kernels: frozenset[str]

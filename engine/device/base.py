@@ -1,10 +1,10 @@
 """The device interface: what serving asks of a device, CPU or CUDA or a test double."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.schema import Graph
@@ -16,8 +16,7 @@ INVALID = -1
 """The token of a row whose logits are not finite, or that leaves no id to draw."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchShape:
+class BatchShape(Struct, frozen=True):
     """Rows present in one replay. Generated-role rows, segments and logits come first."""
 
     tokens: int
@@ -28,8 +27,7 @@ class BatchShape:
     generated_logits: int
 
 
-@dataclass(frozen=True, slots=True)
-class InputBuffers:
+class InputBuffers(Struct, frozen=True):
     """Host views of the program inputs (engine/ir/ops.py INPUTS), at full capacity.
 
     seg_starts has one entry more than segments; block_tables is [segments, blocks per sequence].
@@ -45,8 +43,7 @@ class InputBuffers:
     logit_rows: I32
 
 
-@dataclass(frozen=True, slots=True)
-class SampleBatch:
+class SampleBatch(Struct, frozen=True):
     """Arguments of one sampling call over the last replay's logits rows, as host arrays.
 
     rows: which logits rows to draw from; slots: the sampler slot of each; positions: absolute
@@ -64,8 +61,7 @@ class SampleBatch:
     mask_rows: I32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """tokens[i] (or INVALID), logprobs[i] and [i, MAX_LOGPROBS] alternatives; log probabilities
     only where asked."""
 

@@ -1,7 +1,8 @@
 """Capture: a recorder that model definitions call, and the launches it collects."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.core.schema import KVLayout
 from engine.ir.ops import INPUTS, STATE
@@ -11,8 +12,7 @@ KernelChoice = Callable[[str, Mapping[str, Attr]], str]
 """(op, attributes) -> catalog kernel id."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedShape:
+class PackedShape(Struct, frozen=True):
     """A packed weight as programs see it: logical sizes, stored shape, class per role."""
 
     name: str
@@ -24,8 +24,7 @@ class PackedShape:
     generated_class: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlainShape:
+class PlainShape(Struct, frozen=True):
     """A float32 weight, stored as it is."""
 
     name: str
@@ -35,8 +34,7 @@ class PlainShape:
 WeightShape = PackedShape | PlainShape
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A recorded intermediate: f32 [rows, width]; rows is "tokens" or "logits"."""
 
     name: str
@@ -44,8 +42,7 @@ class Value:
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(Struct, frozen=True):
     """Query heads, key/value heads and their common dimension."""
 
     heads: int

@@ -1,8 +1,9 @@
 """From a model definition to catalog graphs: record once, place per capacity, note the kernels."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from engine.core.schema import Graph, Kernel, ModelSpec, TuningRecord
 from engine.export.capture import Recorder, WeightShape
@@ -20,8 +21,7 @@ ARCHITECTURES: Mapping[str, Callable[[Recorder, ModelSpec], Program]] = MappingP
 """Model definitions by architecture."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """The captured part of a catalog; programs by name (a graph's program has the graph's id)."""
 
     graphs: tuple[Graph, ...]

@@ -5,9 +5,8 @@ Block formats as the GGUF specification (ggml) defines them: 32 values along a r
 byte i of a block holds value i in its low and value i + 16 in its high nibble.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
@@ -20,8 +19,7 @@ F16 = NDArray[np.float16]
 F32 = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class FourBit:
+class FourBit(Struct, frozen=True):
     """value = code * scale + minimum. codes u8 [n, k] below 16; the others fp16 [n, k / 32]."""
 
     codes: U8
@@ -29,8 +27,7 @@ class FourBit:
     minima: F16
 
 
-@dataclass(frozen=True, slots=True)
-class EightBit:
+class EightBit(Struct, frozen=True):
     """value = code * scale. codes i8 [n, k]; scales fp16 [n, k / 32]."""
 
     codes: NDArray[np.int8]

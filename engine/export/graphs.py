@@ -1,6 +1,6 @@
 """Which graphs a core holds: kinds and capacities for the limits it is exported for."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from engine.core.schema import FAMILY_OF_KIND, Family, Kind, Limits
 from engine.ir.program import Domain
@@ -13,8 +13,7 @@ LOGITS_ROWS = 64
 """Logits rows that a prefill or mixed graph takes at least, for log probabilities of prompts."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphShape:
+class GraphShape(Struct, frozen=True):
     """One graph to capture."""
 
     id: str

@@ -1,14 +1,15 @@
 """The memory plan: arena offsets for a program's temporaries, from their lifetimes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.ir.program import Buffer, Domain, Launch, Program, Space
 from engine.ir.verify import ALIGNMENT, buffer_bytes
 
 
-@dataclass(slots=True)
-class _Region:
+class _Region(Struct):
     """Buffers that share one place, alive from launch ``start`` to ``end``, both included."""
 
     names: list[str]

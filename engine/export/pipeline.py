@@ -1,8 +1,9 @@
 """The export pipeline: a checkpoint in, a complete core out, or nothing."""
 
 import time
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from engine import __version__
 from engine.core.schema import Identity, Limits

@@ -1,7 +1,8 @@
 """What an export is asked to do, checked before any work."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from engine.core.schema import DeviceName, Limits, Tuning
 from engine.errors import SettingsError
@@ -14,8 +15,7 @@ MAX_STEP_TOKENS = 65536
 MAX_MODEL_LEN = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ExportConfig:
+class ExportConfig(Struct, frozen=True):
     """One export. None: the default that depends on the checkpoint.
 
     model: a GGUF file, a Hugging Face directory, or "smollm2". mixed_prefill: capture the mixed

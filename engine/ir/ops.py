@@ -5,7 +5,7 @@ Row order inside a launch: first all rows of the *generated* role, then all rows
 from the role, so a launch has at most one boundary (``BatchShape.generated_tokens``).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 INPUTS: dict[str, tuple[str | int, ...]] = {
     "token_ids": ("tokens",),
@@ -30,8 +30,7 @@ STATE = "kv_cache"
 """Name of the one STATE buffer (dtype u8; its layout is the device's: ``KVLayout``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpSpec:
+class OpSpec(Struct, frozen=True):
     """Names of an op's operands, in order, and of its attributes, all of which it must carry."""
 
     inputs: tuple[str, ...]

@@ -5,9 +5,10 @@ allocation: every temporary has an arena offset that the memory plan chose at ex
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct, field
 
 Dim = int | str
 """A dimension: a constant, or one of ``SYMBOLS`` that each replay binds."""
@@ -33,8 +34,7 @@ PLACED = (Space.TEMP, Space.OUTPUT)
 """Spaces of the buffers that have a place in the arena."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """A named buffer. ``offset`` is in bytes into the arena (TEMP and OUTPUT only).
 
     Symbolic dimensions are sized by the domain's capacity in the memory plan.
@@ -47,8 +47,7 @@ class Buffer:
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """One kernel launch. Buffers are named; ``kernel`` is a catalog kernel id."""
 
     op: str
@@ -58,8 +57,7 @@ class Launch:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """The largest batch that a program takes. A replay may carry any batch within it.
 
     tokens: rows of the launch. seqs: segments (runs of rows of one sequence and role).
@@ -75,8 +73,7 @@ class Domain:
         return {"tokens": self.tokens, "seqs": self.seqs, "logits": self.logits}[symbol]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A captured program. ``buffers`` holds every buffer that a launch names, by name."""
 
     name: str

@@ -1,8 +1,9 @@
 """Types of every op's operands: the second half of the op specification (see ``ops``)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import get_args
+
+from msgspec import Struct
 
 from engine.ir.ops import INPUTS, STATE
 from engine.ir.program import Attr, Dim, DType, Launch, Space
@@ -13,8 +14,7 @@ _VALUES = frozenset({Space.TEMP, Space.OUTPUT})
 _ROWS = ("tokens", "logits")
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """What a buffer must be to take a place in a launch.
 
     shape: None fits any constant shape (packed weights); "rows" stands for the launch's row
@@ -28,8 +28,7 @@ class Operand:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """Operands of one launch. in_place: index of the input that ``outputs[0]`` may overwrite."""
 
     inputs: tuple[Operand, ...]

@@ -7,7 +7,8 @@ for each program.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.errors import CoreError
 from engine.ir.ops import INPUTS, OPS, STATE
@@ -43,8 +44,7 @@ class ProgramInvalidError(CoreError):
     """A program breaks a rule of the IR, or contradicts its graph or the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Struct, frozen=True):
     """Two arena buffers that are alive at once, in launch ``at``.
 
     in_place: they may share one place exactly, since ``at`` overwrites the one with the other.
@@ -56,8 +56,7 @@ class Overlap:
     in_place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(Struct, frozen=True):
     """What was found of a body: its launches, buffers without offsets, and live pairs."""
 
     launches: tuple[Launch, ...]

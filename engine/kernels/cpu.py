@@ -1,9 +1,10 @@
 """The kernels that the native CPU device has: catalog ids, what they compute, their classes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from msgspec import Struct
 
 from engine.core.schema import Kernel
 from engine.errors import DeviceError
@@ -27,8 +28,7 @@ bf16_t64 (prompt rows)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CpuKernel:
+class CpuKernel(Struct, frozen=True):
     """One native kernel. ``layout``: of its weight. Classes: per role, None where rows are exact
     or have one order for every role."""
 

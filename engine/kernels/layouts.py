@@ -19,11 +19,11 @@ and matrix-tile instructions as they lie (Intel SDM volume 2: VPDPBUSD, TDPBF16P
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.kernels.numerics import GROUP, NumericsClass
@@ -38,8 +38,7 @@ F16 = NDArray[np.float16]
 F32 = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedLayout:
+class PackedLayout(Struct, frozen=True):
     """One packed layout. block_bytes: bytes per 16 x 32 block; code_bytes: those of its codes.
 
     pad_k: whether k is padded to 32 with zeros (else it must be a multiple). classes: numerics

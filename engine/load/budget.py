@@ -1,6 +1,6 @@
 """The memory budget of one rank: weights, workspace, and the KV blocks that fit beside them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from engine.core.schema import KVLayout
 from engine.errors import DeviceError
@@ -13,8 +13,7 @@ FILL = 4
 and what the prefix cache retains fills the pool in time, however large it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """The KV pool, and the run's longest sequence after its size is known.
 
     max_model_len: tokens of the longest sequence that is served; lower than asked when the pool

@@ -1,7 +1,8 @@
 """The rank plan: all that a rank is told about the selection, as JSON."""
 
 import json
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.core.schema import DeviceName, Family
 from engine.core.strict import decode_with, decoder_for, encode, parse_json
@@ -10,8 +11,7 @@ from engine.load.select import LoadLimits, Selection
 from engine.types import Speculative
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlan:
+class RankPlan(Struct, frozen=True):
     """What one rank loads and serves. Equal on all ranks but for ``rank``.
 
     catalog_digest: the core's root digest; a rank compares it with the core that it opened.

@@ -1,15 +1,15 @@
 """Pruning: what the retained graphs need of a core. A pure function over references."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.core.schema import Catalog, Graph, Kernel, Kind, StorageTensor, TuningRecord
 from engine.ir.program import Program
 from engine.load.select import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Struct, frozen=True):
     """The part of a catalog that a selection needs, in catalog order. Ids in it are complete.
 
     storage: tensors of all ranks. workspace_bytes: the largest of the retained graphs; they
@@ -24,8 +24,7 @@ class Pruned:
     workspace_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Captured against retained, as ``/v1/config`` reports them. Bytes are one rank's."""
 
     captured: Mapping[str, int]

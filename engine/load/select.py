@@ -1,7 +1,8 @@
 """Selection: which captured graphs a run keeps. A pure function of catalog, request and limits."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.core.schema import Catalog, DeviceName, Family, Graph, Kind
 from engine.core.validate import coverage_gaps
@@ -12,8 +13,7 @@ NOT_CAPTURED = "(none captured)"
 """Key of the reason when a core has no mixed graph at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadLimits:
+class LoadLimits(Struct, frozen=True):
     """What this run allows: the core's limits, or lower ones, and the device it runs on.
 
     speculative, draft_tokens: the run's method and its draft tokens per step (0 when off).
@@ -27,8 +27,7 @@ class LoadLimits:
     draft_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The outcome. Ids are in catalog order.
 
     requested: the tri-state request (None: what the core says). family: MIXED when a mixed graph

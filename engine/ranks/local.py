@@ -1,9 +1,9 @@
 """Rank 0 in this process: opens its device and instantiates what its plan retains."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.cache.pool import NULL_BLOCK
@@ -18,8 +18,7 @@ from engine.load.prune import Pruned
 Weights = Mapping[str, NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(Struct, frozen=True):
     """What a device is built for: the largest batch, weights by name, and the cache.
 
     num_blocks counts the null block. max_blocks: entries of a block table.
@@ -37,8 +36,7 @@ class DeviceSpec:
 OpenDevice = Callable[[DeviceSpec], Device]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRank:
+class LocalRank(Struct, frozen=True):
     """A rank that is ready to replay: its plan, device, and executables by graph id."""
 
     plan: RankPlan

@@ -1,9 +1,9 @@
 """The grammars of running sequences: masks before a draw, what was drawn after it."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.device.base import I32, INVALID
@@ -13,8 +13,7 @@ from engine.types import GrammarMatcher
 U32 = NDArray[np.uint32]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What a grammar says of a draw: the text is complete, or why it cannot go on."""
 
     ended: bool = False
@@ -24,8 +23,7 @@ class Verdict:
 NO_VERDICT = Verdict()
 
 
-@dataclass(frozen=True, slots=True)
-class Masks:
+class Masks(Struct, frozen=True):
     """Masks of one draw. rows: per entry, its row of ``words`` or -1. failures: by entry."""
 
     words: U32
@@ -33,8 +31,7 @@ class Masks:
     failures: dict[int, str]
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """A slot's matcher, and its end tokens as masks with their bits cleared.
 
     not_ending: for positions below min_tokens. not_eos: for the others, when end tokens of the

@@ -1,8 +1,7 @@
 """Fill the device's input buffers for one launch."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.batch.plan import Launch
@@ -12,8 +11,7 @@ from engine.runtime.tables import SlotTables
 I32 = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Where the segments of a launch lie, per segment.
 
     ends: starts + counts. first_rows: row of the launch, one entry more than segments. logits:

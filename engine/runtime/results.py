@@ -1,7 +1,8 @@
 """What a launch gave: drawn tokens and scores of prompt tokens."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.batch.plan import Launch
 from engine.device.base import Samples
@@ -9,8 +10,7 @@ from engine.schedule.sequence import Sequence
 from engine.types import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """The next token of a sequence, with its log probabilities where asked for.
 
     ended: its grammar allows nothing more. failure: why its grammar cannot go on (the token is
@@ -24,16 +24,14 @@ class Drawn:
     failure: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Struct, frozen=True):
     """Log probabilities of the prompt tokens that follow a segment's rows, in order."""
 
     sequence: Sequence
     logprobs: tuple[TokenLogprobs, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchResult:
+class LaunchResult(Struct, frozen=True):
     """One launch's results. ``seconds``: preparation, replay and sampling."""
 
     launch: Launch

@@ -1,9 +1,9 @@
 """What the engine takes in: requests it can certainly serve, as sequences."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.cache.kv import KVCache
@@ -30,16 +30,14 @@ RANGES: dict[str, tuple[float, float]] = {
 narrower ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
+class _Prompt(Struct, frozen=True):
     """Token ids, and the keys of their full blocks."""
 
     ids: NDArray[np.int32]
     keys: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """Checks requests against the model and the cache.
 
     vocab_size: ids that the model knows. eos_token_ids: its end tokens.

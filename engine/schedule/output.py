@@ -1,12 +1,11 @@
 """What the scheduler decides for one step."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from engine.schedule.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A run of rows of one sequence and one role.
 
     start: first position. samples: the last row draws the next token. scores: every row's logits
@@ -32,8 +31,7 @@ class Segment:
         return 1 if self.samples else 0
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
+class SchedulerOutput(Struct, frozen=True):
     """One step. Each sequence has at most one segment.
 
     decodes: one generated row each. recomputes: several generated rows (after a preemption).

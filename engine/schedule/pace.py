@@ -1,8 +1,9 @@
 """How many prompt rows a step takes while other sequences wait for their next token."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf, sqrt
+
+from msgspec import Struct
 
 from engine.core.schema import ModelSpec
 from engine.schedule.output import SchedulerOutput, Segment
@@ -28,8 +29,7 @@ def attention_depth(model: ModelSpec) -> float:
     return weights / (2 * queries)
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(Struct):
     """Decayed sums of a least-squares fit of seconds over rows (r) and keys (k)."""
 
     rr: float = 0.0

@@ -1,7 +1,8 @@
 """The policy of a step: decode rows first, then chunks, first come first served."""
 
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from engine.cache.kv import KVCache
 from engine.schedule.output import SchedulerOutput, Segment
@@ -13,8 +14,7 @@ WATERMARK = 0.01
 """Share of the cache that admission leaves free for the growth of running sequences."""
 
 
-@dataclass(slots=True)
-class _Step:
+class _Step(Struct):
     """What is left to give in the step being decided, and what was given.
 
     seconds: what prompt rows may take still, once there are decode rows beside them.

@@ -1,8 +1,7 @@
 """A sequence's state: few counters, the rest derived."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from engine.cache.kv import BlockTable
@@ -11,8 +10,7 @@ from engine.types import GenerationRequest
 NO_SLOT = -1
 
 
-@dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(Struct, eq=False):
     """One request being served.
 
     Positions of the original prompt have the prompt role, all later ones the generated role, for
@@ -31,7 +29,7 @@ class Sequence:
     computed: int = 0
     slot: int = NO_SLOT
     cached: int = 0
-    prompt_len: int = field(init=False)
+    prompt_len: int = 0
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.prompt)

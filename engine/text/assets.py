@@ -1,7 +1,8 @@
 """Everything in a core's text folder, loaded together."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from engine.errors import CoreError
 from engine.text.chat import ChatTemplate
@@ -9,8 +10,7 @@ from engine.text.info import TEMPLATE_FILE, TextInfo, read_text_file
 from engine.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class TextAssets:
+class TextAssets(Struct, frozen=True):
     """The tokenizer and, when the model has one, its chat template."""
 
     tokenizer: Tokenizer

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 Probe = Callable[[list[dict[str, Any]]], str | None]
 """Renders messages; None when the template refuses them."""
@@ -17,8 +18,7 @@ _CALL = {
 _USER = {"role": "user", "content": "probe question"}
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateAbilities:
+class TemplateAbilities(Struct, frozen=True):
     """What a template does with the parts of a conversation that not all templates know.
 
     null_content: an assistant message with tool calls and null content renders cleanly.

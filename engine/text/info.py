@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
 
 from engine.core.strict import decode_with, decoder_for, encode, parse_json
 from engine.errors import CoreError
@@ -14,8 +15,7 @@ TOKENIZER_FILE = "tokenizer.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
 
-@dataclass(frozen=True, slots=True)
-class PieceRules:
+class PieceRules(Struct, frozen=True):
     """How the text of vocabulary entries turns into bytes.
 
     kind "byte_level": each character of a piece stands for one byte (GPT-2's alphabet);
@@ -28,8 +28,7 @@ class PieceRules:
     strip_space: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationDefaults:
+class GenerationDefaults(Struct, frozen=True):
     """Sampling values that the checkpoint recommends; None: it says nothing."""
 
     temperature: float | None = None
@@ -39,8 +38,7 @@ class GenerationDefaults:
     repetition_penalty: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextInfo:
+class TextInfo(Struct, frozen=True):
     """The content of ``text.json``.
 
     vocab_size: ids below it belong to the tokenizer and may be sampled. add_bos: a prompt begins

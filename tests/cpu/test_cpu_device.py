@@ -1,9 +1,8 @@
 """The CPU device: what it takes of a core's programs, and what it refuses by name."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from engine.core.schema import KVLayout
 from engine.device.base import SampleBatch, capacity_of

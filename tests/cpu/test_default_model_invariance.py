@@ -5,12 +5,12 @@ rows' entries come with every token.
 """
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flare_cpu import features
+from msgspec.structs import replace
 
 from engine.client import Engine
 from engine.config import EngineConfig

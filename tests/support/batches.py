@@ -1,10 +1,11 @@
 """Runs batches of a synthetic core on a device, below the engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from engine.core.reader import open_core

@@ -1,10 +1,11 @@
 """Small synthetic cores: a two-layer Llama with random weights, in any choice of graphs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from engine.core.codec import PROGRAMS

@@ -4,9 +4,9 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,8 +25,7 @@ from app.sse import EventStream
 from engine.types import GrammarSpec
 
 
-@dataclass(frozen=True, slots=True)
-class MessageAnswer:
+class MessageAnswer(Struct, frozen=True):
     """A running message; its owner calls ``close``."""
 
     turn: Turn

@@ -3,9 +3,10 @@
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
@@ -33,8 +34,7 @@ from engine.types import GrammarSpec
 STORED_ITEMS = TypeAdapter(list[InputItem])
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseAnswer:
+class ResponseAnswer(Struct, frozen=True):
     """A running response; its owner calls ``close``. ``record``: what is kept of it, or None."""
 
     turn: Turn

@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from app.errors import ApiError
 from app.protocol.chat import FunctionCall, Message, ToolCall
@@ -77,8 +78,7 @@ def to_messages(instructions: str | None, items: Sequence[Item]) -> list[Message
     return turns.done()
 
 
-@dataclass(slots=True)
-class _Assistant:
+class _Assistant(Struct):
     """A turn of the assistant in the making."""
 
     reasoning: list[str] = field(default_factory=list)

@@ -1,8 +1,9 @@
 """Responses that can be read again and continued: in memory, bounded, each for its key alone."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from app.errors import ApiError
 from app.serving.wire import compact
@@ -12,8 +13,7 @@ MAX_RESPONSES = 4096
 Item = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, frozen=True, eq=False):
     """The items that one response was given and those that it added; compared by identity."""
 
     given: tuple[Item, ...]
@@ -25,8 +25,7 @@ class Exchange:
         return self.given + self.added
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(Struct, frozen=True):
     """A finished response. ``conversation``: all exchanges up to and with its own, oldest first.
 
     owner: what ``get`` must be asked with; empty where the server asks for no keys.

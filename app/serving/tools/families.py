@@ -1,8 +1,9 @@
 """Which family's form a model writes calls in: the registry of the modules beside this one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
+
+from msgspec import Struct
 
 from app.serving.reader import call_id
 from app.serving.tools.sink import MakeParser
@@ -19,8 +20,7 @@ SIGNS = {
 """Family (the name of a module) -> what its chat templates hold; those first that say more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """How calls are read. marks: texts that may be special tokens and must be seen."""
 
     name: str

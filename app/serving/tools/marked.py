@@ -1,14 +1,14 @@
 """Calls as JSON objects behind a mark: the machine that most families' parsers are."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.serving.tools.scan import CallState, JsonCall
 from app.serving.tools.sink import Sink
 
 
-@dataclass(frozen=True, slots=True)
-class CallFormat:
+class CallFormat(Struct, frozen=True):
     """Where calls stand in a text.
 
     begin: the mark before a call, or before an array of calls. end: the mark behind it; empty:

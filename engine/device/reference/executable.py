@@ -1,10 +1,10 @@
 """Interprets a program launch by launch with the reference ops."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,8 +15,7 @@ from engine.ir.program import Attr, Domain, Launch, Program, Space
 from engine.kernels.layouts import dequantise
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """What all executables of a device share. Owned by the device.
 
     cache: bfloat16 [layers, slots, 2 (key, value), kv_heads, head_dim]. logits: float32
@@ -31,8 +30,7 @@ class State:
     dense: dict[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The rows of one replay, as tensors: the program's inputs, cut to what is present."""
 
     shape: BatchShape

@@ -7,9 +7,9 @@ draw. The draw inverts the cumulative distribution, ids ascending. Ties go to th
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from engine.device.base import I32, INVALID, SampleBatch, Samples
@@ -20,8 +20,7 @@ F32 = NDArray[np.float32]
 Allowed = NDArray[np.bool_]
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     params: SamplingParams
     stop_ids: tuple[int, ...]
     prompt_ids: tuple[int, ...]

@@ -1,10 +1,10 @@
 """The one interface over checkpoint formats: a typed source model and raw tensors by name."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 SourceDType = Literal["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
@@ -21,8 +21,7 @@ BLOCKS: dict[SourceDType, tuple[int, int]] = {
 """Values and bytes of one block of a format."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTensor:
+class SourceTensor(Struct, frozen=True):
     """A tensor as the checkpoint stores it, row-major.
 
     shape: logical, at least one dimension. data: u8 [rows, bytes per row], a read-only view of the
@@ -35,8 +34,7 @@ class SourceTensor:
     data: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
+class RopeSpec(Struct, frozen=True):
     """Rotary frequencies. theta: base. kind "linear" divides them by ``factor``; "llama3" is the
     piecewise scaling of Llama 3.1; ``factors`` (one per frequency) divide them one by one.
     """
@@ -50,8 +48,7 @@ class RopeSpec:
     factors: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SourceModel:
+class SourceModel(Struct, frozen=True):
     """What a checkpoint says of its model. Sizes in elements; vocab_rows: rows of the embedding.
 
     attention_bias: q, k and v have biases. output_bias: the attention output has one.
@@ -74,8 +71,7 @@ class SourceModel:
     output_bias: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SourceText:
+class SourceText(Struct, frozen=True):
     """Text files of a core by name (engine/text).
 
     eos_ids: end tokens that the checkpoint's configuration and its tokenizer name, sorted.

@@ -6,13 +6,13 @@ Python integers, so no product can wrap.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
@@ -42,8 +42,7 @@ OTHER_TYPES: Mapping[int, str] = MappingProxyType(
 """Types that are refused, for the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFile:
+class GgufFile(Struct, frozen=True):
     """A parsed GGUF file. metadata values: int, float, bool, str, or a list of those."""
 
     file: TensorFile

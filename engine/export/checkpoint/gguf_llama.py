@@ -1,11 +1,11 @@
 """Llama models in GGUF files: metadata, tensor names, and the row order of q and k."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from engine.errors import CheckpointError
 from engine.export.checkpoint.base import (
@@ -56,8 +56,7 @@ KNOWN_KEYS = frozenset(
 COMPUTING_GROUPS = ("llama.attention.", "llama.rope.", "llama.expert")
 
 
-@dataclass(frozen=True, slots=True)
-class GgufCheckpoint:
+class GgufCheckpoint(Struct, frozen=True):
     """An open GGUF checkpoint (``base.Checkpoint``). names: logical -> tensor name."""
 
     file: TensorFile

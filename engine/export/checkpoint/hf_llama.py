@@ -1,10 +1,11 @@
 """Llama models in safetensors directories: shards, index, tensor names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
+
+from msgspec import Struct
 
 from engine.errors import CheckpointError
 from engine.export.checkpoint.base import SourceDType, SourceModel, SourceTensor
@@ -45,8 +46,7 @@ TEXT_FILES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HfCheckpoint:
+class HfCheckpoint(Struct, frozen=True):
     """An open safetensors directory (``base.Checkpoint``). names: logical -> tensor name."""
 
     folder: Path

@@ -1,19 +1,18 @@
 """Tensors in read-only memory maps of checkpoint files."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
 from engine.export.checkpoint.base import SourceDType, SourceTensor
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """Where a tensor lies. shape: row-major; offset: bytes from the start of the file."""
 
     dtype: SourceDType
@@ -22,8 +21,7 @@ class TensorInfo:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFile:
+class TensorFile(Struct, frozen=True):
     """A mapped file and the tensors in it. The map lives as long as a view of it does."""
 
     path: Path

@@ -5,8 +5,9 @@ the GGUF converter. A kind that is not here is refused: a wrong cut changes the 
 text without any other sign.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 Section = dict[str, Any]
 
@@ -22,8 +23,7 @@ _TEKKEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """A pre-tokenizer with what belongs to it.
 
     ignore_merges: a word that is in the vocabulary is one token, whatever the merges say.

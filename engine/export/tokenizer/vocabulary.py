@@ -1,10 +1,11 @@
 """The vocabulary arrays of a GGUF file, checked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from engine.errors import CheckpointError
 
@@ -22,8 +23,7 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True, dict=True):
     """Pieces and their types, by token id."""
 
     tokens: tuple[str, ...]

@@ -1,10 +1,10 @@
 """Validation: a valid catalog passes, and each fault has its own error."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from engine.core import errors
 from engine.core.schema import Candidate, Family, Graph, Manifest, Section

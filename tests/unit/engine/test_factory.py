@@ -1,11 +1,11 @@
 """Loading: selection reaches the rank, only what is retained is instantiated, refusals."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.config import EngineConfig
 from engine.core.codec import decode_manifest

@@ -1,9 +1,9 @@
 """The IR verifier: a valid program passes, and each broken rule is named."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from engine.ir.print import format_program
 from engine.ir.program import Attr, Buffer, Domain, Launch, Program, Space

@@ -1,8 +1,7 @@
 """The rank plan: every rank is told the same, and it survives JSON."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from engine.core.errors import FormatError
 from engine.core.schema import Family

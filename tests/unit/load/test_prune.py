@@ -1,6 +1,6 @@
 """Pruning keeps what retained graphs need, whoever introduced it, and nothing else."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from engine.core.schema import Candidate, Catalog, Kernel, Kind, StorageTensor, TuningRecord
 from engine.load.prune import Pruned, count, prune, tuning_closure

@@ -1,8 +1,7 @@
 """Graph selection: none / enable / disable over cores with and without mixed graphs."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from engine.core.schema import Catalog, Family, Kind
 from engine.errors import SelectionError
