@@ -94,6 +94,7 @@ async def test_logprobs_have_their_own_alternatives(api: Api) -> None:
 
 
 async def test_choices_stream_apart(api: Api) -> None:
+    """H7: role first, one finish chunk last, per choice."""
     fields = {"messages": HI, "n": 3, "temperature": 1, "seed": 3, "max_tokens": 6}
     choices = await same(api, **fields)
     assert len({tuple(c["token_ids"]) for c in choices}) == 3
@@ -148,6 +149,7 @@ async def test_template_that_knows_tool_calls_gets_them() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_template_refusal_is_told(api: Api, stream: bool) -> None:
+    """H43: the template's own sentence, as a 400."""
     late = {"role": "system", "content": "late"}
     answer = await api.chat(messages=[*HI, late], stream=stream)
     assert answer.status_code == 400
@@ -167,6 +169,7 @@ async def test_template_refusal_is_told(api: Api, stream: bool) -> None:
     ],
 )
 async def test_template_code_is_not_run_and_not_shown(template: str, stream: bool) -> None:
+    """H53: templates run in a sandbox."""
     async with serving_api(text=text_assets(template=template)) as api:
         answer = await api.chat(messages=HI, stream=stream)
         assert answer.status_code == 400

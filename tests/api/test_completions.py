@@ -50,6 +50,7 @@ async def test_max_tokens_ends_with_length(api: Api) -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"max_tokens": None}])
 async def test_default_is_sixteen_tokens(api: Api, extra: dict[str, None]) -> None:
+    """H11: null is the same as absent."""
     api.script("x", piece_ids(b"a" * 40))
     (choice,) = await same(api, prompt="x", **extra)
     assert choice["text"] == "a" * 16
@@ -64,6 +65,7 @@ async def test_default_is_cut_to_the_context(api: Api) -> None:
 
 @pytest.mark.parametrize("stop", ["DEFHIJK", ["zzz", "EFHIJ"], ["HIJK", "FHI"], "AB"])
 async def test_stop_across_tokens_is_never_sent(api: Api, stop: Any) -> None:
+    """H1: no piece of a stop string is ever sent."""
     pieces = piece_ids("ABC", "DEF", "HI", "JK", "one")
     api.script("x", pieces)
     text = "ABCDEFHIJKone"
@@ -87,6 +89,7 @@ async def test_stop_string_ends_the_sequence_in_the_engine(api: Api) -> None:
 
 @pytest.mark.parametrize(("max_tokens", "reason"), [(2, "length"), (20, "stop")])
 async def test_held_text_is_flushed_at_the_end(api: Api, max_tokens: int, reason: str) -> None:
+    """H2: text held back for a stop string is sent at the end."""
     api.script("x", piece_ids("ABC", "DEF"))
     (choice,) = await same(api, prompt="x", max_tokens=max_tokens, stop=["DEFHI"], logprobs=0)
     assert (choice["text"], choice["finish_reason"]) == ("ABCDEF", reason)
@@ -122,6 +125,7 @@ async def test_stop_token_ids_and_ignore_eos(api: Api) -> None:
 
 
 async def test_characters_split_over_tokens_come_whole(api: Api) -> None:
+    """H3: each character is whole, in one delta."""
     api.script("x", piece_ids("\U0001f600\u4e2d!".encode(), b"\xf0\x9f"))
     events = await stream_events(api.http, PATH, {"prompt": "x", "max_tokens": 30})
     texts = [c["text"] for c in events.of() if c["text"]]
@@ -145,6 +149,7 @@ async def test_continuation_of_a_split_character(api: Api) -> None:
 
 
 async def test_echo_with_logprobs(api: Api) -> None:
+    """H6: offsets follow the text that was sent."""
     api.script("Alpha beta", piece_ids("one", " two", b"a", b"b", b"c"))
     (choice,) = await same(api, prompt="Alpha beta", echo=True, logprobs=2, max_tokens=5)
     lists = choice["logprobs"]
@@ -177,6 +182,7 @@ async def test_echo_without_logprobs(api: Api) -> None:
 
 
 async def test_scoring_call(api: Api) -> None:
+    """H12: echo, logprobs and no token to generate."""
     prompt = "Your answer: Yes"
     fields = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 0}
     (choice,) = await same(api, **fields)
@@ -190,6 +196,7 @@ async def test_scoring_call(api: Api) -> None:
 
 
 async def test_scores_do_not_depend_on_the_cache(api: Api) -> None:
+    """H30: cold and cached scores are the same."""
     fields = {"echo": True, "logprobs": 1, "max_tokens": 1}
     prompt = "0123456789abcdef" * 7 + "tail."
     cold = (await api.complete(prompt=prompt, **fields)).json()["choices"]

@@ -31,6 +31,7 @@ def assets() -> TextAssets:
 
 
 async def test_spaces() -> None:
+    """H8: only the dummy space at the very start goes."""
     size = len(WORDS)
     behaviour = Behaviour(vocab_size=size, logits_width=size, eos=(1,), scripts={PROMPT: SAID})
     messages: list[dict[str, Any]] = [{"role": "user", "content": "x"}]

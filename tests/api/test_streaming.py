@@ -40,6 +40,7 @@ def endless(path: str) -> dict[str, Any]:
 async def test_usage_only_when_asked(
     api: Api, path: str, options: dict[str, Any], shown: bool
 ) -> None:
+    """H4: one chunk more, and only then."""
     prompt = {"messages": HI} if path == CHAT else {"prompt": "x"}
     fields = {**prompt, "n": 2, "max_tokens": 3}
     events = await stream_events(api.http, path, {**fields, **options})
@@ -59,6 +60,7 @@ async def test_usage_only_when_asked(
 
 
 async def test_several_tokens_per_delta() -> None:
+    """H5: each token has its own alternatives."""
     parts = scripted_engine(behaviour())
     fields = {"messages": HI, "logprobs": True, "top_logprobs": 3, "return_token_ids": True}
     answers = []
@@ -81,6 +83,7 @@ async def test_several_tokens_per_delta() -> None:
 
 
 async def test_concurrent_streams_keep_their_characters_apart(api: Api) -> None:
+    """H3: decoder state is per request."""
     texts = {"a": "\U0001f600" * 5, "b": "\u4e2d\u6587" * 5, "c": "\u00e9\U0001f9ea" * 5}
     for prompt, text in texts.items():
         api.script(prompt, piece_ids(text.encode()))
@@ -94,6 +97,7 @@ async def test_concurrent_streams_keep_their_characters_apart(api: Api) -> None:
 
 
 async def test_keep_alive_comments_during_silence() -> None:
+    """H9: comments, never data."""
     server = ServerConfig(ping_seconds=0.05)
     async with serving_api(server=server) as api:
         api.parts.device.delay = 0.3
@@ -131,6 +135,7 @@ async def test_pings_can_be_off() -> None:
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_errors_before_the_stream_are_plain_answers(api: Api, path: str) -> None:
+    """H10: the true status and JSON."""
     prompt = {"messages": HI} if path == CHAT else {"prompt": "x"}
     events = await stream_events(api.http, path, {**prompt, "max_tokens": 500})
     assert (events.status, events.content_type) == (400, "application/json")
@@ -175,6 +180,7 @@ async def test_engine_failure_after_a_keep_alive(caplog: pytest.LogCaptureFixtur
 async def test_engine_failure_in_mid_stream(
     caplog: pytest.LogCaptureFixture, path: str, n: int
 ) -> None:
+    """H10: an error event, and no normal end."""
     caplog.set_level(logging.CRITICAL)
     async with serving_api() as api:
         api.parts.device.delay = 0.02
@@ -370,6 +376,7 @@ async def test_openai_client_sees_an_error_in_mid_stream(
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_health_stays_quick_beside_a_long_prompt(path: str) -> None:
+    """H21: long prompts are handled off the event loop."""
     text = "some words " * 200_000
     prompt = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text}
     body = {"model": MODEL, **prompt}

@@ -75,6 +75,7 @@ BOTH = [
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize(("field", "values"), BOTH, ids=[name for name, _ in BOTH])
 async def test_bad_values(api: Api, path: str, field: str, values: list[Any]) -> None:
+    """H13, H14, H16, H17, H62: each is refused by its name, and the server goes on."""
     for value in values:
         assert (await refused(api, path, {field: value}))["param"] == field, value
     await api.alive()
@@ -149,6 +150,7 @@ async def test_unsupported_fields_are_refused_by_name(
     ],
 )
 async def test_bad_tool_choice(api: Api, fields: dict[str, Any]) -> None:
+    """H23: each is refused by its name."""
     assert (await refused(api, CHAT, fields))["param"] == "tool_choice"
 
 
@@ -199,6 +201,7 @@ NUMBERS = (
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("raw", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 async def test_numbers_that_are_none(api: Api, path: str, raw: str) -> None:
+    """H16: NaN and infinities, bare and as text."""
     for field, value in [*((name, raw) for name in NUMBERS), ("logit_bias", f'{{"5": {raw}}}')]:
         body = json.dumps(base(path))[:-1] + f', "{field}": {value}}}'
         answer = await api.http.post(
@@ -212,6 +215,7 @@ async def test_numbers_that_are_none(api: Api, path: str, raw: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_lone_surrogate(api: Api, stream: bool) -> None:
+    """H18: refused before an answer begins."""
     message = '{"role":"user","content":"x %s y"}'
     template = '{"model":"scripted","max_tokens":1,"stream":%s,"messages":[' + message + "]}"
     for text, status in (("\\ud83d", 400), ("\\udc00\\ud83d", 400), ("\\ud83d\\ude00", 200)):
@@ -288,6 +292,7 @@ async def test_token_ids_are_bounded_before_each_is_looked_at(api: Api) -> None:
 
 
 async def test_context_overflow_names_the_numbers(api: Api) -> None:
+    """H19: the limit, the prompt and what was asked."""
     error = await refused(api, TEXT, {"prompt": "12345678", "max_tokens": 253})
     assert error["code"] == "context_length_exceeded"
     for number in ("256", "8", "253", "261"):
@@ -315,6 +320,7 @@ async def test_unknown_fields_are_ignored(api: Api, caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_no_stop(api: Api, path: str) -> None:
+    """H22: null and [] mean no stop."""
     stops: tuple[list[str] | None, ...] = (None, [])
     for stop in stops:
         answer = await api.http.post(path, json={**base(path), "stop": stop, "max_tokens": 2})
