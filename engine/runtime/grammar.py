@@ -20,9 +20,6 @@ class Verdict(Struct, frozen=True):
     failure: str | None = None
 
 
-NO_VERDICT = Verdict()
-
-
 class Masks(Struct, frozen=True):
     """Masks of one draw. rows: per entry, its row of ``words`` or -1. failures: by entry."""
 

@@ -1,7 +1,7 @@
 """Items of a conversation: to chat messages for the model, and to JSON for the store."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -158,8 +158,3 @@ class _Turns:
 def user_item(text: str) -> MessageItem:
     """The item that an input of plain text stands for."""
     return MessageItem(role="user", content=text)
-
-
-def items_json(items: Iterable[Item]) -> tuple[dict[str, Any], ...]:
-    """All items as they are listed again."""
-    return tuple(map(item_json, items))

@@ -29,13 +29,8 @@ def forced_calls(
     for name, tool in zip(names, tools, strict=True):
         before = f'{_BEFORE}{{"name": {json.dumps(tool.name)}, "arguments": '
         rules.append(f"{name}: {_quoted(before)} {name}_arguments {_quoted('}' + _BEHIND)}")
-        rules.append(f"{name}_arguments: %json {json.dumps(arguments_schema(tool))}")
+        rules.append(f"{name}_arguments: %json {json.dumps({'type': 'object', **tool.parameters})}")
     return GrammarSpec("lark", "\n".join(rules), after, "tools")
-
-
-def arguments_schema(tool: FunctionTool) -> dict[str, object]:
-    """The schema of a function's arguments, which are an object always."""
-    return {"type": "object", **tool.parameters}
 
 
 def _quoted(text: str) -> str:
