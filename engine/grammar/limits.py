@@ -18,3 +18,9 @@ MAX_GBNF = 16 * 1024
 """Characters of a grammar in llama.cpp's notation, which is converted in Python."""
 COMPILE_SECONDS = 1.0
 """How long a request waits for its grammar to be compiled."""
+
+
+def check_length(text: str, most: int) -> None:
+    """Raise ValueError for a text of more than ``most`` characters."""
+    if len(text) > most:
+        raise ValueError(f"has {len(text)} characters, more than {most}")

@@ -8,7 +8,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.grammar.limits import MAX_DEPTH, MAX_PROPERTIES, MAX_SUBSCHEMAS, MAX_TEXT
+from engine.grammar.limits import (
+    MAX_DEPTH,
+    MAX_PROPERTIES,
+    MAX_SUBSCHEMAS,
+    MAX_TEXT,
+    check_length,
+)
 
 WHITE_SPACE = r"( |\n[ \t]{0,32})"
 """White space between two tokens of JSON: one space, or a line break with its indentation.
@@ -51,8 +57,7 @@ def check_schema(text: str) -> Any:
 
     Draft 2020-12; keywords that JSON Schema does not define are annotations, as it says.
     """
-    if len(text) > MAX_TEXT:
-        raise ValueError(f"has {len(text)} characters, more than {MAX_TEXT}")
+    check_length(text, MAX_TEXT)
     try:
         schema = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:

@@ -7,7 +7,14 @@ from typing import Any
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from engine.grammar.limits import MAX_CHOICES, MAX_GBNF, MAX_PATTERN, MAX_RULES, MAX_TEXT
+from engine.grammar.limits import (
+    MAX_CHOICES,
+    MAX_GBNF,
+    MAX_PATTERN,
+    MAX_RULES,
+    MAX_TEXT,
+    check_length,
+)
 from engine.grammar.schema import OPTIONS, check_schema
 from engine.types import GrammarKind, GrammarSpec
 
@@ -62,8 +69,7 @@ def _with_options(schema: Any) -> Any:
 
 
 def _regex(text: str) -> Part:
-    if len(text) > MAX_PATTERN:
-        raise ValueError(f"has {len(text)} characters, more than {MAX_PATTERN}")
+    check_length(text, MAX_PATTERN)
     return {"lark_grammar": f"start: {_slashed(text)}"}
 
 
@@ -77,14 +83,12 @@ def _choice(text: str) -> Part:
     choices = json.loads(text)
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise ValueError(f"must hold 1 to {MAX_CHOICES} strings")
-    if len(text) > MAX_TEXT:
-        raise ValueError(f"has {len(text)} characters, more than {MAX_TEXT}")
+    check_length(text, MAX_TEXT)
     return {"lark_grammar": "start: " + " | ".join(json.dumps(choice) for choice in choices)}
 
 
 def _lark(text: str) -> Part:
-    if len(text) > MAX_TEXT:
-        raise ValueError(f"has {len(text)} characters, more than {MAX_TEXT}")
+    check_length(text, MAX_TEXT)
     bounded, outside = _bound_embedded(_from_gbnf(text) if _is_gbnf(text) else text)
     if sum(":" in line for line in outside.splitlines()) > MAX_RULES:
         raise ValueError(f"has more than {MAX_RULES} rules")
@@ -97,8 +101,7 @@ def _is_gbnf(text: str) -> bool:
 
 
 def _from_gbnf(text: str) -> str:
-    if len(text) > MAX_GBNF:
-        raise ValueError(f"has {len(text)} characters, more than {MAX_GBNF}")
+    check_length(text, MAX_GBNF)
     try:
         return gbnf_to_lark(text)
     except Exception as error:  # the converter raises bare Exception for some faults
