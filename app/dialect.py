@@ -4,8 +4,6 @@ from typing import Any
 
 from starlette.types import Scope
 
-ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/")
-"""The route family that answers in Anthropic's shapes: the first by itself, the second below it."""
 _VERSION_HEADER = b"anthropic-version"
 _TYPES = {
     400: "invalid_request_error",
@@ -19,6 +17,11 @@ _TYPES = {
 }
 
 
+def is_anthropic_path(path: str) -> bool:
+    """Whether a path is of the route family that always answers in Anthropic's shapes."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
+
+
 def speaks_anthropic(scope: Scope) -> bool:
     """Whether the answer is for an Anthropic client.
 
@@ -26,7 +29,7 @@ def speaks_anthropic(scope: Scope) -> bool:
     Anthropic's clients always send; no other route has both shapes.
     """
     path: str = scope["path"]
-    if path == ANTHROPIC_PATHS[0] or path.startswith(ANTHROPIC_PATHS[1]):
+    if is_anthropic_path(path):
         return True
     if path != "/v1/models" and not path.startswith("/v1/models/"):
         return False

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from app.auth import OPEN_PATHS
-from app.dialect import ANTHROPIC_PATHS
+from app.dialect import is_anthropic_path
 from app.protocol.body import RequestModel
 from app.routing import JSON, Endpoint
 from app.sse import EVENT_STREAM
@@ -162,8 +162,7 @@ def _statuses(endpoint: Endpoint, path: str) -> list[int]:
 
 
 def _failure(status: int, path: str) -> dict[str, Any]:
-    anthropic = path == ANTHROPIC_PATHS[0] or path.startswith(ANTHROPIC_PATHS[1])
-    name = "AnthropicError" if anthropic else "Error"
+    name = "AnthropicError" if is_anthropic_path(path) else "Error"
     headers: dict[str, Any] = {"x-request-id": REQUEST_ID}
     if status in (429, 503):
         headers["retry-after"] = RETRY_AFTER

@@ -69,11 +69,11 @@ def _endpoint(endpoint: Endpoint, meanings: Meanings, objects: dict[str, Table])
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield "| field | type | meaning | default | off | limits | origin |"
-    yield "|---|---|---|---|---|---|---|"
+    yield f"| {' | '.join(table.heads)} |"
+    yield "|---" * len(table.heads) + "|"
     for row in table.rows:
-        cells = (row.type, row.text, row.default, row.off, row.limits, row.origin)
-        yield f"| `{row.name}` | " + " | ".join(cell.replace("\n", " ") for cell in cells) + " |"
+        cells = (cell.replace("\n", " ") for cell in row.cells)
+        yield f"| `{row.name}` | {' | '.join(cells)} |"
     yield ""
 
 

@@ -29,13 +29,19 @@ class Row(Struct, frozen=True):
     limits: str
     origin: str
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What stands behind the name, in the order of ``Table.heads``."""
+        return (self.type, self.text, self.default, self.off, self.limits, self.origin)
+
 
 class Table(Struct, frozen=True):
-    """The fields of one model. ``about``: the model's docstring."""
+    """The fields of one model. ``about``: the model's docstring; ``heads``: of the columns."""
 
     name: str
     about: str
     rows: tuple[Row, ...]
+    heads: tuple[str, ...] = ("field", "type", "meaning", "default", "off", "limits", "origin")
 
 
 def described_schema(model: type[BaseModel], meanings: Meanings) -> dict[str, Any]:

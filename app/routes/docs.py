@@ -25,7 +25,6 @@ table{border-collapse:collapse;width:100%;font-size:14px}
 td,th{border-bottom:1px solid #8884;padding:.3rem .5rem;text-align:left;vertical-align:top}
 code{font-size:.95em;background:#8882;padding:.05rem .3rem}
 """
-COLUMNS = ("type", "meaning", "default", "off", "limits", "origin")
 
 
 async def openapi(request: Request) -> JSONResponse:
@@ -71,10 +70,9 @@ def render(endpoints: Iterable[Endpoint]) -> str:
 
 
 def _rows(table: "Table") -> Iterator[str]:
-    yield "<div><table><tr><th>field" + "".join(f"<th>{column}" for column in COLUMNS)
+    yield "<div><table><tr>" + "".join(f"<th>{head}" for head in table.heads)
     for row in table.rows:
-        cells = (row.type, row.text, row.default, row.off, row.limits, row.origin)
-        words = "".join("<td>" + escape(cell).replace("`", "") for cell in cells)
+        words = "".join("<td>" + escape(cell).replace("`", "") for cell in row.cells)
         yield f"<tr><td><code>{escape(row.name)}</code>{words}"
     yield "</table></div>"
 
