@@ -26,6 +26,12 @@ class ServingContext(Struct, frozen=True):
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
 
+    @property
+    def template_source(self) -> str:
+        """The model's chat template as it is written; empty where it has none."""
+        template = self.text.chat_template
+        return "" if template is None else template.source
+
     def check_model(self, name: str | None) -> None:
         """Raise ApiError (404) unless ``name`` is a served name; None is the default model."""
         if name is not None and name not in self.model_names:

@@ -85,7 +85,7 @@ def reasoning_parser(context: ServingContext) -> str | None:
     """The name of the marks that the model reasons between; None when it does not reason."""
     name = context.reasoning_parser
     if name == AUTO:
-        return reasoning.detect(_template(context))
+        return reasoning.detect(context.template_source)
     return None if name == NONE else name
 
 
@@ -97,10 +97,5 @@ def tool_parser(context: ServingContext) -> str | None:
 def native_name(context: ServingContext) -> str:
     """The family in whose form the model writes calls."""
     if context.tool_parser in (AUTO, NONE):
-        return families.detect(_template(context))
+        return families.detect(context.template_source)
     return context.tool_parser
-
-
-def _template(context: ServingContext) -> str:
-    template = context.text.chat_template
-    return "" if template is None else template.source

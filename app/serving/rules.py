@@ -36,11 +36,11 @@ def check_choices(context: ServingContext, prompts: int, n: int) -> None:
         raise bad_field("n", f"times the number of prompts is {prompts * n}, more than {limit}")
 
 
-def may_reason(context: ServingContext, template: str) -> bool:
+def may_reason(context: ServingContext) -> bool:
     """Whether answers may hold reasoning; a first look, so that plain ones pay for no more."""
     if context.reasoning_parser != "auto":
         return context.reasoning_parser != "none"
-    return "think" in template.lower()
+    return "think" in context.template_source.lower()
 
 
 def asked_tools(request: ToolFields) -> tuple[tuple[FunctionTool, ...], ToolChoice]:

@@ -23,9 +23,8 @@ def template_switch(
     wanted: None is ``default`` where the model can be told, and None again leaves it to the model.
     Raises ApiError (400, param ``param``) when the model cannot do what is wanted.
     """
-    template = context.text.chat_template
-    source = "" if template is None else template.source
-    thinks = may_reason(context, source) and reasoning_parser(context) is not None
+    source = context.template_source
+    thinks = may_reason(context) and reasoning_parser(context) is not None
     switch = next((name for name, sign in _SWITCHES.items() if sign.search(source)), None)
     if wanted and not thinks:
         raise bad_field(param, "is not supported: this model does not think")

@@ -163,8 +163,7 @@ def _plan(
 ) -> "tuple[SamplingParams, ReadingPlan | None]":
     """How answers are read, and the parameters with the grammar that follows from it."""
     tools, choice = request.offered, request.tool_choice
-    template = context.text.chat_template
-    if not tools and (template is None or not may_reason(context, template.source)):
+    if not tools and not may_reason(context):
         return params, None
     # Plain answers of models that do not reason need none of this: starts stay short.
     from app.serving import reading as how  # noqa: PLC0415
