@@ -124,16 +124,16 @@ class _Writer:
         self._send = send
         self._start = {"type": "http.response.start", "status": status, "headers": headers}
         self._keep_alive = keep_alive
-        self._lock = asyncio.Lock()
-        self._last = asyncio.get_running_loop().time()
+        self._time = asyncio.get_running_loop().time
+        self._last = self._time()
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        async with self._lock:
-            if not self.started:
-                self.started = True
-                await self._send(self._start)
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
-            self._last = asyncio.get_running_loop().time()
+        """Send bytes. Each call hands its message on before it waits, so calls never mix."""
+        if not self.started:
+            self.started = True
+            await self._send(self._start)
+        self._last = self._time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def end(self) -> None:
         await self.write(b"", more=False)
@@ -141,7 +141,7 @@ class _Writer:
     async def keep_alive(self, seconds: float) -> None:
         """Break every silence of ``seconds``, for ever; 0 sends nothing."""
         while seconds > 0:
-            wait = self._last + seconds - asyncio.get_running_loop().time()
+            wait = self._last + seconds - self._time()
             if wait > 0:
                 await asyncio.sleep(wait)
             else:

@@ -13,6 +13,7 @@ import asyncio
 import cProfile
 import json
 import multiprocessing
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -142,6 +143,12 @@ def threads(pid: int) -> dict[int, float]:
     }
 
 
+def kernel_seconds(pid: int) -> float:
+    """CPU seconds that a process spent in the kernel: its system calls."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[12]) / os.sysconf("SC_CLK_TCK")
+
+
 async def generate(base: str, model: str, streams: int, tokens: int) -> None:
     """Run the streams to their end; what they say is thrown away."""
     body = {"model": model, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
@@ -164,10 +171,12 @@ def measure(base: str, pid: int, streams: int, tokens: int) -> dict[str, float]:
     model = httpx.get(f"{base}/v1/models").json()["data"][0]["id"]
     asyncio.run(generate(base, model, streams, 16))
     spent: list[dict[int, float]] = []
+    kernel: list[float] = []
     for count in (tokens, 2 * tokens):  # their difference leaves the requests' own cost out
-        before = threads(pid)
+        before, calls = threads(pid), kernel_seconds(pid)
         asyncio.run(generate(base, model, streams, count))
         after = threads(pid)
+        kernel.append(kernel_seconds(pid) - calls)
         spent.append({task: after[task] - before.get(task, 0.0) for task in after})
     steps = {task: 1e3 * (spent[1][task] - spent[0].get(task, 0.0)) / tokens for task in spent[1]}
     loop = steps.pop(pid)
@@ -177,6 +186,7 @@ def measure(base: str, pid: int, streams: int, tokens: int) -> dict[str, float]:
         "loop_ms": round(loop, 3),
         "replay_thread_ms": round(rest, 3),
         "step_ms": round(loop + rest, 3),
+        "of_it_kernel_ms": round(1e3 * (kernel[1] - kernel[0]) / tokens, 3),
         "per_token_us": round(1e3 * (loop + rest) / streams, 1),
     }
 

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from engine.batch.plan import Launch
 from engine.core.schema import Graph, Kind
+from engine.histogram import TokenHistogram
 from engine.runtime.results import LaunchResult
 from engine.schedule.sequence import Sequence
 from engine.types import FinishReason
@@ -54,8 +55,11 @@ class EngineMetrics:
         self.first_token = histogram(
             "flare_time_to_first_token_seconds", "Arrival to first token", LATENCY
         )
-        self.inter_token = histogram(
-            "flare_inter_token_latency_seconds", "Between two tokens of a sequence", STEP
+        self.inter_token = TokenHistogram(
+            "flare_inter_token_latency_seconds",
+            "Between two tokens of a sequence",
+            STEP,
+            self.registry,
         )
         self.end_to_end = histogram(
             "flare_end_to_end_latency_seconds", "Arrival to last token", LATENCY

@@ -11,7 +11,7 @@ from engine.types import FinishReason, TokenDelta, TokenLogprobs
 class Detokenizer(Protocol):
     """Turns the token ids of one sequence into text, holding back incomplete characters."""
 
-    def push(self, ids: tuple[int, ...]) -> str: ...
+    def push_one(self, token_id: int) -> str: ...
 
     def flush(self) -> str: ...
 
@@ -116,7 +116,7 @@ class Assembler:
                 break
             if delta.logprobs:
                 self._held.append(TokenEntry(delta.logprobs[position], self._decoded))
-            new = self._match(self._detokenizer.push((token,)))
+            new = self._match(self._detokenizer.push_one(token))
             text += new
             if self._reader is not None:
                 self._read(self._reader, new)

@@ -10,7 +10,7 @@ from app.serving.events import (
 )
 from app.serving.logprobs import chat_entries
 from app.serving.turn import Turn
-from app.serving.wire import AnswerHead, Usage, compact, event
+from app.serving.wire import AnswerHead, Usage, compact, event, quoted
 
 
 class ChatChunks:
@@ -60,7 +60,7 @@ class ChatChunks:
         if self._logprobs:
             entries = chat_entries(self._turn.labels, piece.entries)
             logprobs = compact({"content": entries, "refusal": None})
-        return self._choice(piece.index, f'{{"content":{compact(piece.text)}}}', logprobs, "null")
+        return self._choice(piece.index, f'{{"content":{quoted(piece.text)}}}', logprobs, "null")
 
     def _choice(self, index: int, delta: str, logprobs: str, finish: str, extra: str = "") -> str:
         """One chunk of one choice from ready JSON parts; ``extra`` are fields of the chunk."""

@@ -25,7 +25,7 @@ from app.serving.rules import (
 )
 from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
-from app.serving.wire import AnswerHead, Usage, compact, event, stream
+from app.serving.wire import AnswerHead, Usage, compact, event, quoted, stream
 from engine.types import SamplingParams, TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16
@@ -281,7 +281,7 @@ class CompletionChunks:
         if part.text or part.logprobs.tokens:
             told = self._answer.logprobs is not None
             logprobs = compact(part.logprobs.as_json()) if told else "null"
-            events = self._choice(piece.index, compact(part.text), logprobs, "null")
+            events = self._choice(piece.index, quoted(part.text), logprobs, "null")
         if piece.finish is not None:
             events += self._choice(piece.index, '""', "null", f'"{piece.finish}"')
         return events

@@ -51,12 +51,20 @@ class Generation:
 
         Raises ApiError when the engine gives a choice up; the others are then of no use.
         """
-        async with aclosing(_merge(self._streams)) as batches:
-            async for batch in batches:
-                pieces = [self._take(index, delta) for index, delta in batch]
-                yield [piece for piece in pieces if piece is not None]
-                if self.finished:
+        if len(self._streams) == 1:
+            async for delta in self._streams[0]:
+                piece = self._take(0, delta)
+                if piece is not None:
+                    yield [piece]
+                if self._assemblers[0].finish is not None:
                     return
+        else:
+            async with aclosing(_merge(self._streams)) as batches:
+                async for batch in batches:
+                    taken = [self._take(index, delta) for index, delta in batch]
+                    yield [piece for piece in taken if piece is not None]
+                    if self.finished:
+                        return
         raise ApiError(500, "The engine ended this request early.", type="server_error")
 
     def close(self) -> None:
@@ -94,10 +102,6 @@ Batch = list[tuple[int, TokenDelta]]
 
 async def _merge(streams: Sequence[AsyncIterator[TokenDelta]]) -> AsyncGenerator[Batch, None]:
     """Deltas of all streams with their index, several at once when several are there."""
-    if len(streams) == 1:
-        async for delta in streams[0]:
-            yield [(0, delta)]
-        return
     queue: asyncio.Queue[tuple[int, TokenDelta] | BaseException | None] = asyncio.Queue()
     pumps = [asyncio.ensure_future(_pump(i, stream, queue)) for i, stream in enumerate(streams)]
     running = len(pumps)

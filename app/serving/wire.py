@@ -99,12 +99,20 @@ def event(body: dict[str, Any]) -> str:
     return f"data: {compact(body)}\n\n"
 
 
+quoted = json.encoder.encode_basestring_ascii
+"""A text as JSON, like ``compact``: the one thing that every chunk of a stream needs."""
+
+
 def compact(body: object) -> str:
     """JSON without spaces, non-ASCII characters escaped, NaN refused."""
     return json.dumps(body, separators=(",", ":"), allow_nan=False)
 
 
 def json_response(body: dict[str, Any]) -> Response:
-    """A whole answer."""
+    """A whole answer. Lone surrogates, which a model can put into arguments, stay escapes."""
     text = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return Response(text.encode(), media_type="application/json")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        data = compact(body).encode()
+    return Response(data, media_type="application/json")

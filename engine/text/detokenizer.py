@@ -17,7 +17,7 @@ class IncrementalDetokenizer:
     space at the very start is dropped. ``pending``: bytes of an unfinished character before it.
     """
 
-    __slots__ = ("_decoder", "_hidden", "_pieces", "_strip")
+    __slots__ = ("_decoder", "_hidden", "_pieces", "_strip", "_whole")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class IncrementalDetokenizer:
         self._strip = strip_space
         self._decoder = _Utf8Decoder("replace")
         self._decoder.decode(pending)
+        self._whole = not pending  # no byte of an unfinished character waits in the decoder
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens complete (possibly empty)."""
@@ -40,11 +41,22 @@ class IncrementalDetokenizer:
         if self._strip and data:
             self._strip = False
             data = data.removeprefix(b" ")
+        self._whole = False  # found out by ``push_one``
         return self._decoder.decode(data)
+
+    def push_one(self, token_id: int) -> str:
+        """``push`` of one token; plain ASCII between whole characters needs no decoder."""
+        if self._whole and not self._strip and token_id not in self._hidden:
+            piece = self._pieces[token_id]
+            if piece.isascii():
+                return piece.decode("ascii")
+        text = self.push((token_id,))
+        self._whole = not self._decoder.getstate()[0]
+        return text
 
     def push_pieces(self, token_ids: Iterable[int]) -> list[str]:
         """Like ``push``, token by token: entry i is what token i completed. Joined: the same."""
-        return [self.push((token_id,)) for token_id in token_ids]
+        return [self.push_one(token_id) for token_id in token_ids]
 
     def flush(self) -> str:
         """End the sequence: an unfinished character becomes U+FFFD. Call it once."""
