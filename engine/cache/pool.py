@@ -1,6 +1,6 @@
 """The block pool: who owns which block of the key/value cache."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 NULL_BLOCK = 0
@@ -20,7 +20,8 @@ class BlockPool:
             raise ValueError(f"a block pool needs at least 2 blocks, not {num_blocks}")
         self._size = num_blocks
         self._counts = [0] * num_blocks
-        self._free = deque(range(1, num_blocks))
+        # Last freed, first taken: memory that was never used stays untouched as long as it can.
+        self._free = list(range(num_blocks - 1, 0, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._keys: dict[int, bytes] = {}
         self._index: dict[bytes, int] = {}
@@ -56,7 +57,7 @@ class BlockPool:
 
     def _take(self) -> int:
         if self._free:
-            return self._free.popleft()
+            return self._free.pop()
         block, _ = self._idle.popitem(last=False)
         self.forget(block)
         return block
