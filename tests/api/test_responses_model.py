@@ -1,7 +1,6 @@
 """Responses and messages on the default model, in a process of its own, with both clients."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.support.process import flare, server_process
+from tests.support.clients import Clients, clients_of
 
 QUESTION = "What is the capital of France?"
 ASK: list[Any] = [{"role": "user", "content": QUESTION}]
@@ -28,25 +27,10 @@ class Colour(BaseModel):
     number: Literal[1, 2]
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """Both clients of one running server; ``model``: the served name."""
-
-    openai: openai.OpenAI
-    anthropic: anthropic.Anthropic
-    model: str
-
-
 @pytest.fixture(scope="module")
 def clients(default_core: Path) -> Iterator[Clients]:
-    command = flare("run", str(default_core), "--port", "0", "--kv-cache-memory", "64MiB")
-    with server_process([*command, "--threads", "1"], {}) as server:
-        url = server.ready()
-        with (
-            openai.OpenAI(base_url=f"{url}/v1", api_key="k") as one,
-            anthropic.Anthropic(base_url=url, api_key="k") as other,
-        ):
-            yield Clients(one, other, one.models.list().data[0].id)
+    with clients_of(default_core) as both:
+        yield both
 
 
 def test_three_apis_say_the_same(clients: Clients) -> None:

@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from tests.support.api import MODEL, Api, serving_api
-from tests.support.process import flare, server_process
+from tests.support.clients import Clients, clients_of
 from tests.support.words import TEMPLATE, byte_ids, text_assets
 
 SCHEMA: dict[str, Any] = {
@@ -37,25 +34,10 @@ SPOKEN = f"Well.\n{CALL}\n{CALL}"
 KNOWS_TOOLS = "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}" + TEMPLATE
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """Both clients of one running server; ``model``: the served name."""
-
-    openai: openai.OpenAI
-    anthropic: anthropic.Anthropic
-    model: str
-
-
 @pytest.fixture(scope="module")
 def clients(default_core: Path) -> Iterator[Clients]:
-    command = flare("run", str(default_core), "--port", "0", "--kv-cache-memory", "64MiB")
-    with server_process([*command, "--threads", "1"], {}) as server:
-        url = server.ready()
-        with (
-            openai.OpenAI(base_url=f"{url}/v1", api_key="k") as one,
-            anthropic.Anthropic(base_url=url, api_key="k") as other,
-        ):
-            yield Clients(one, other, one.models.list().data[0].id)
+    with clients_of(default_core) as both:
+        yield both
 
 
 def follows_schema(arguments: Any) -> bool:
