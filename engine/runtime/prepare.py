@@ -29,10 +29,14 @@ class Rows(Struct, frozen=True):
 
 def rows_of(launch: Launch) -> Rows:
     """Lay the segments of a launch out."""
-    columns = np.array(
-        [(s.sequence.slot, s.start, s.count, s.logits) for s in launch.segments], np.int32
-    ).T.copy()
-    slots, starts, counts, logits = columns
+    segments = launch.segments
+    slots = np.array([s.sequence.slot for s in segments], np.int32)
+    starts = np.array([s.start for s in segments], np.int32)
+    if launch.tokens == launch.logits == len(segments):  # decode rows alone
+        ones, rows = np.ones_like(slots), np.arange(len(slots) + 1, dtype=np.int32)
+        return Rows(slots, starts, ones, starts + 1, rows, ones, rows[:-1])
+    counts = np.array([s.count for s in segments], np.int32)
+    logits = np.array([s.logits for s in segments], np.int32)
     first_rows = np.zeros(len(slots) + 1, np.int32)
     np.cumsum(counts, out=first_rows[1:])
     last_logits = np.cumsum(logits, dtype=np.int32) - 1

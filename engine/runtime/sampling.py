@@ -3,7 +3,7 @@
 import numpy as np
 
 from engine.batch.plan import Launch
-from engine.device.base import INVALID, DeviceSampler, SampleBatch, Samples
+from engine.device.base import DeviceSampler, SampleBatch, Samples
 from engine.runtime.grammar import SlotGrammars, Verdict
 from engine.runtime.prepare import Rows
 from engine.runtime.results import Drawn, Scored, token_logprobs
@@ -21,16 +21,19 @@ def draw(
     rows: Rows,
 ) -> tuple[Drawn, ...]:
     """Draw the next token of every segment that samples, and write it to the token table."""
-    index = [i for i, segment in enumerate(launch.segments) if segment.samples]
-    if not index:
+    segments = [segment for segment in launch.segments if segment.samples]
+    if not segments:
         return ()
-    slots, positions = rows.slots[index], rows.ends[index]
+    slots, positions, logits = rows.slots, rows.ends, rows.last_logits
+    if len(segments) < len(launch.segments):
+        index = [i for i, segment in enumerate(launch.segments) if segment.samples]
+        slots, positions, logits = slots[index], positions[index], logits[index]
     early = positions < tables.stops_from[slots]
     masks = grammars.masks(slots, early)
     if masks is not None:
         early &= masks.rows < 0  # their masks say it
     batch = SampleBatch(
-        rows.last_logits[index],
+        logits,
         slots,
         positions,
         early.astype(np.uint8),
@@ -39,16 +42,19 @@ def draw(
         None if masks is None else masks.rows,
     )
     samples = sampler.sample(batch)
-    tokens = samples.tokens[: len(index)]
-    # A failed row's sequence ends: what its entry holds is never read.
-    tables.tokens[slots, positions] = np.where(tokens == INVALID, 0, tokens)
+    tokens = samples.tokens[: len(segments)]
+    # A failed row (INVALID, below 0) ends its sequence: what its entry holds is never read.
+    tables.tokens[slots, positions] = np.maximum(tokens, 0)
     logprobs = _logprobs(samples, batch)
     drawn = tokens.tolist()
     verdicts = {} if masks is None else grammars.accept(masks, slots, drawn)
-    sequences = (launch.segments[i].sequence for i in index)
+    if not logprobs and not verdicts:
+        return tuple(
+            Drawn(s.sequence, token, None) for s, token in zip(segments, drawn, strict=True)
+        )
     return tuple(
-        _drawn(sequence, token, logprobs.get(i), verdicts.get(i))
-        for i, (sequence, token) in enumerate(zip(sequences, drawn, strict=True))
+        _drawn(segment.sequence, token, logprobs.get(i), verdicts.get(i))
+        for i, (segment, token) in enumerate(zip(segments, drawn, strict=True))
     )
 
 
