@@ -46,7 +46,7 @@ class ToolChoice(Struct, frozen=True):
 
 
 AUTO = ToolChoice()
-_WORDS: dict[str, ToolChoice] = {
+CHOICES: dict[str, ToolChoice] = {
     "none": ToolChoice("none"),
     "auto": AUTO,
     "required": ToolChoice("required"),
@@ -61,11 +61,7 @@ def parse_tools(value: object) -> tuple[FunctionTool, ...]:
         raise ValueError("must be an array of tools")
     if len(value) > MAX_TOOLS:
         raise ValueError(f"must hold at most {MAX_TOOLS} tools")
-    tools = tuple(map(_tool, value))
-    names = [tool.name for tool in tools]
-    if len(set(names)) < len(names):
-        raise ValueError("must not name a function twice")
-    return tools
+    return tuple(map(_tool, value))
 
 
 def parse_choice(value: object) -> ToolChoice | None:
@@ -75,8 +71,8 @@ def parse_choice(value: object) -> ToolChoice | None:
     """
     if value is None:
         return None
-    if isinstance(value, str) and value in _WORDS:
-        return _WORDS[value]
+    if isinstance(value, str) and value in CHOICES:
+        return CHOICES[value]
     kind = value.get("type") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind != "function":
         raise ValueError(f"of type {kind[:40]!r} is not supported")
@@ -156,7 +152,7 @@ _NAMED = _described(
 )
 _CHOICE_SCHEMA = {
     "anyOf": [
-        {"enum": list(_WORDS)},
+        {"enum": list(CHOICES)},
         {
             "type": "object",
             "required": ["type", "function"],

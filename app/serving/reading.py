@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from app.errors import bad_field
 from app.protocol.tools import FunctionTool, ToolChoice
 from app.serving import reasoning
 from app.serving.context import ServingContext
@@ -69,8 +68,6 @@ def calls_grammar(
 ) -> GrammarSpec:
     """What an answer must be whose calls are forced."""
     chosen = [tool for tool in tools if choice.mode == "required" or tool.name == choice.name]
-    if not chosen:
-        raise bad_field("tool_choice", "names a function that is not among the tools")
     several = parallel and choice.mode == "required"
     return forced_calls(chosen, parallel=several, after=reasoning_end(plan))
 

@@ -1,5 +1,7 @@
 """Rules that join several request fields."""
 
+from collections.abc import Sequence
+
 from app.errors import bad_field
 from app.protocol.sampling import GenerationFields
 from app.protocol.tools import AUTO, FunctionTool, ToolChoice, ToolFields
@@ -44,14 +46,20 @@ def may_reason(context: ServingContext) -> bool:
 
 
 def asked_tools(request: ToolFields) -> tuple[tuple[FunctionTool, ...], ToolChoice]:
-    """The tools of a request and which of them to call.
-
-    Raises ApiError (400, param tool_choice) for a choice that they do not allow.
-    """
+    """The tools of a request and which of them to call. Raises as ``check_tools``."""
     tools: tuple[FunctionTool, ...] = request.tools or ()
     choice: ToolChoice = request.tool_choice or AUTO
+    check_tools(tools, choice)
+    return tools, choice
+
+
+def check_tools(tools: Sequence[FunctionTool], choice: ToolChoice) -> None:
+    """Raise ApiError (400) for a name given twice and for a choice that the tools do not allow."""
+    names = [tool.name for tool in tools]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise bad_field("tools", f"has more than one tool named {min(twice)!r}")
     if choice.forced and not tools:
         raise bad_field("tool_choice", "is only allowed together with tools")
-    if choice.name is not None and choice.name not in {tool.name for tool in tools}:
-        raise bad_field("tool_choice", "names a function that is not among the tools")
-    return tools, choice
+    if choice.mode == "named" and choice.name not in names:
+        raise bad_field("tool_choice", "names a tool that is not among the tools")

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -10,19 +10,22 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.errors import ApiError, anthropic_json, bad_field
+from app.errors import ApiError, anthropic_json
 from app.protocol.chat import TemplateFields
 from app.protocol.messages import CountRequest, MessageRequest, PromptFields
 from app.protocol.sampling import GenerationFields
-from app.protocol.tools import AUTO, FunctionTool, ToolChoice
+from app.protocol.tools import AUTO, FunctionTool, Mode, ToolChoice
 from app.serving.anthropic.conversation import continues, to_messages
 from app.serving.anthropic.writer import PING, MessageWriter
 from app.serving.context import ServingContext
 from app.serving.prompts import chat_prompt
+from app.serving.rules import check_tools
 from app.serving.thinking import template_switch
 from app.serving.turn import Turn, TurnRequest, start_turn
 from app.sse import EventStream
 from engine.types import GrammarSpec
+
+_MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 
 
 class MessageAnswer(Struct, frozen=True):
@@ -96,42 +99,29 @@ async def start_message(context: ServingContext, request: MessageRequest) -> Mes
 async def count_tokens(context: ServingContext, request: CountRequest) -> dict[str, Any]:
     """How many tokens the prompt of such a message has."""
     context.check_model(request.model)
-    tools = function_tools(request)
-    offered = () if tool_choice(request, tools).mode == "none" else tools
+    tools, choice = asked_tools(request)
+    offered = () if choice.mode == "none" else tools
     prompt = await chat_prompt(context, to_messages(request), _template(context, request), offered)
     return {"input_tokens": len(prompt.ids)}
 
 
-def function_tools(request: PromptFields) -> tuple[FunctionTool, ...]:
-    """The tools that the model may use. Raises ApiError (400) for a name given twice."""
+def asked_tools(request: PromptFields) -> tuple[tuple[FunctionTool, ...], ToolChoice]:
+    """The tools of a request and which of them to use. Raises as ``check_tools``."""
     tools = tuple(
         FunctionTool(tool.name, tool.description, tool.input_schema or {}, bool(tool.strict))
         for tool in request.tools or ()
     )
-    names = [tool.name for tool in tools]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise bad_field("tools", f"has more than one tool named {min(twice)!r}")
-    return tools
-
-
-def tool_choice(request: PromptFields, tools: Sequence[FunctionTool]) -> ToolChoice:
-    """Which tool is to be used. Raises ApiError (400, param tool_choice)."""
-    choice = request.tool_choice
-    if choice is None:
-        return AUTO
-    if choice.type in ("any", "tool") and not tools:
-        raise bad_field("tool_choice", "may only be given together with tools")
-    if choice.type == "tool":
-        if choice.name not in {tool.name for tool in tools}:
-            raise bad_field("tool_choice", "must name a tool that is among the tools")
-        return ToolChoice("named", choice.name)
-    return {"auto": AUTO, "any": ToolChoice("required"), "none": ToolChoice("none")}[choice.type]
+    asked = request.tool_choice
+    choice = AUTO
+    if asked is not None:
+        choice = ToolChoice(_MODES[asked.type], asked.name if asked.type == "tool" else None)
+    check_tools(tools, choice)
+    return tools, choice
 
 
 def _turn(context: ServingContext, message_id: str, request: MessageRequest) -> TurnRequest:
-    tools = function_tools(request)
-    choice = request.tool_choice
+    tools, choice = asked_tools(request)
+    asked = request.tool_choice
     return TurnRequest(
         id=message_id,
         messages=to_messages(request),
@@ -146,8 +136,8 @@ def _turn(context: ServingContext, message_id: str, request: MessageRequest) -> 
         most_tokens=request.max_tokens,
         grammar=_grammar(request),
         tools=tools,
-        tool_choice=tool_choice(request, tools),
-        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        tool_choice=choice,
+        parallel_tool_calls=asked is None or not asked.disable_parallel_tool_use,
     )
 
 

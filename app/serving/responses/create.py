@@ -24,7 +24,7 @@ from app.serving.responses.store import (
     StoredResponse,
     previous_not_found,
 )
-from app.serving.responses.tools import function_tools, tool_choice
+from app.serving.responses.tools import asked_tools
 from app.serving.responses.writer import ResponseWriter
 from app.serving.thinking import template_switch
 from app.serving.turn import Turn, TurnRequest, start_turn
@@ -136,7 +136,7 @@ def _turn(
     items: Sequence[Item],
     variables: dict[str, Any],
 ) -> TurnRequest:
-    tools = function_tools(request.tools)
+    tools, choice = asked_tools(request)
     return TurnRequest(
         id=response_id,
         messages=to_messages(request.instructions, items),
@@ -145,7 +145,7 @@ def _turn(
         max_tokens=request.max_output_tokens,
         logprobs=_logprobs(request),
         tools=tools,
-        tool_choice=tool_choice(request.tool_choice, tools),
+        tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         grammar=_grammar(request),
         messages_param="input",
