@@ -4,20 +4,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.deps import get_context
-from app.protocol.body import body_reader
+from app.protocol.body import read_body
 from app.protocol.chat import CHAT_REFUSED, ChatRequest
 from app.routing import JSON, Endpoint
 from app.serving.chat import start_chat
 from app.serving.respond import respond
 from app.sse import EVENT_STREAM
 
-read_body = body_reader(ChatRequest, CHAT_REFUSED)
-
 
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as server-sent events."""
     context = get_context(request)
-    body = await read_body(request)
+    body = await read_body(request, ChatRequest, CHAT_REFUSED)
     return await respond(
         request,
         start_chat(context, body),

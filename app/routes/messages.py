@@ -9,7 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from app.deps import get_context
+from app.protocol.body import read_body
 from app.routing import JSON, Endpoint
+from app.serving.respond import respond
 from app.sse import EVENT_STREAM
 
 if TYPE_CHECKING:
@@ -20,12 +22,11 @@ PATH = "/v1/messages"
 
 async def create_message(request: Request) -> Response:
     """Answer a conversation as Anthropic's API does, in one piece or as server-sent events."""
-    from app.serving.anthropic.body_reader import read_message
+    from app.protocol.messages import MESSAGE_REFUSED, MessageRequest
     from app.serving.anthropic.create import start_message, stream_opener
-    from app.serving.respond import respond
 
     context = get_context(request)
-    body = await read_message(request)
+    body = await read_body(request, MessageRequest, MESSAGE_REFUSED)
     return await respond(
         request,
         start_message(context, body),
@@ -37,10 +38,12 @@ async def create_message(request: Request) -> Response:
 
 async def count_message_tokens(request: Request) -> Response:
     """How many tokens the prompt of a message would have."""
-    from app.serving.anthropic.body_reader import read_count
+    from app.protocol.messages import COUNT_REFUSED, CountRequest
     from app.serving.anthropic.create import count_tokens
 
-    return JSONResponse(await count_tokens(get_context(request), await read_count(request)))
+    context = get_context(request)
+    body = await read_body(request, CountRequest, COUNT_REFUSED)
+    return JSONResponse(await count_tokens(context, body))
 
 
 def _message_model() -> "type[MessageRequest]":

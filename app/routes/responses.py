@@ -11,7 +11,9 @@ from starlette.responses import JSONResponse, Response
 from app.auth import key_owner
 from app.deps import get_context, get_response_store, get_server_config
 from app.errors import ApiError
+from app.protocol.body import read_body
 from app.routing import JSON, Endpoint
+from app.serving.respond import respond
 from app.sse import EVENT_STREAM
 
 if TYPE_CHECKING:
@@ -24,12 +26,11 @@ ONE = PATH + "/{response_id}"
 
 async def create_response(request: Request) -> Response:
     """Answer an input, in one piece or as server-sent events; keep it unless store is false."""
-    from app.serving.respond import respond
-    from app.serving.responses.body_reader import read_body
+    from app.protocol.responses import RESPONSE_REFUSED, ResponseRequest
     from app.serving.responses.create import open_stream, start_response
 
     context = get_context(request)
-    body = await read_body(request)
+    body = await read_body(request, ResponseRequest, RESPONSE_REFUSED)
     return await respond(
         request,
         start_response(context, get_response_store(request), _owner(request), body),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from app.errors import ApiError, error_json, install_error_handlers, to_api_error
-from app.protocol.body import RequestModel, body_reader
+from app.protocol.body import RequestModel, read_body
 from app.routing import Endpoint, make_routes
 from engine.errors import ContextLengthError, EngineUnavailableError, QueueFullError, RequestError
 
@@ -20,11 +20,8 @@ class Body(RequestModel):
     temperature: float = 1.0
 
 
-read_body = body_reader(Body, {})
-
-
 async def echo(request: Request) -> Response:
-    return JSONResponse(str((await read_body(request)).prompt))
+    return JSONResponse(str((await read_body(request, Body, {})).prompt))
 
 
 async def boom(request: Request) -> Response:
