@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -31,10 +32,33 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
 
 
+def writable(value: Any) -> Any:
+    """``value``, of any JSON type, if it can be written as JSON again.
+
+    Raises ValueError for NaN, Infinity and numbers that overflowed: where a field takes any value,
+    nothing else refuses them. The parser bounds how deep a body nests.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must hold finite numbers only")
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            writable(item)
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(writable)]
+"""An object with any members."""
+
 M = TypeVar("M", bound=RequestModel)
 
 
-def parse_body(model: type[M], raw: bytes, refused: Mapping[str, Refused]) -> M:
+Check = Callable[[Mapping[str, Any]], None]
+"""Looks at the fields that the model does not know, before those refused are looked up."""
+
+
+def parse_body(
+    model: type[M], raw: bytes, refused: Mapping[str, Refused], checks: Sequence[Check] = ()
+) -> M:
     """Parse ``raw`` as ``model``.
 
     Raises ApiError (400) for broken JSON, for a value of the wrong type or range and for a field
@@ -46,6 +70,8 @@ def parse_body(model: type[M], raw: bytes, refused: Mapping[str, Refused]) -> M:
     except ValidationError as exc:
         raise _explain(exc) from None
     extra = body.model_extra or {}
+    for check in checks:
+        check(extra)
     for name, rule in refused.items():
         if name in extra:
             refuse(name, extra[name], rule)
@@ -63,19 +89,25 @@ def refuse(name: str, value: object, rule: Refused) -> None:
     raise ApiError(400, f"{name} {rule.reason}.", param=name, code="unsupported_parameter")
 
 
-async def read_body(request: Request, model: type[M], refused: Mapping[str, Refused]) -> M:
-    """Read the body of a request and parse it as ``model``; raises as ``parse_body``.
+def body_reader(
+    model: type[M], refused: Mapping[str, Refused], checks: Sequence[Check] = ()
+) -> Callable[[Request], Coroutine[Any, Any, M]]:
+    """What reads and parses the body of a request.
 
     The content type must be JSON: a browser cannot send that to another origin without asking
     first, so a web page cannot drive a server on the visitor's machine.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise ApiError(400, "Set the Content-Type header to application/json.")
-    raw = await request.body()
-    if len(raw) <= INLINE_BYTES:
-        return parse_body(model, raw, refused)
-    return await asyncio.to_thread(parse_body, model, raw, refused)
+
+    async def read(request: Request) -> M:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            raise ApiError(400, "Set the Content-Type header to application/json.")
+        raw = await request.body()
+        if len(raw) <= INLINE_BYTES:
+            return parse_body(model, raw, refused, checks)
+        return await asyncio.to_thread(parse_body, model, raw, refused, checks)
+
+    return read
 
 
 def _same(value: object, neutral: object) -> bool:

@@ -1,10 +1,10 @@
 """Bodies of ``/v1/chat/completions``: messages, request, refused fields."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.protocol.body import Refused, RequestModel
+from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.sampling import REFUSED, GenerationFields
 from app.protocol.tools import ToolFields
 from engine.types import MAX_LOGPROBS
@@ -98,7 +98,7 @@ class TemplateFields(RequestModel):
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from app.protocol.body import Refused, RequestModel
+from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.messages_blocks import TextBlocks, Turn
 from app.protocol.sampling import stop_strings
 
@@ -21,7 +21,7 @@ class Tool(BaseModel):
     type: str | None = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: JsonObject | None = None
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class OutputFormat(BaseModel):
     model_config = RequestModel.model_config
 
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(BaseModel):

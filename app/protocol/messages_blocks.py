@@ -1,10 +1,10 @@
 """Content blocks of ``/v1/messages``: text, thinking, tool use and tool results."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, Tag
 
-from app.protocol.body import RequestModel, member
+from app.protocol.body import JsonObject, RequestModel, member
 
 MAX_BLOCKS = 4096
 
@@ -35,7 +35,7 @@ class ToolUseBlock(BaseModel):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
+    input: JsonObject
 
 
 def _named(*types: str) -> BeforeValidator:

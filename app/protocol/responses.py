@@ -1,11 +1,12 @@
 """Body of ``POST /v1/responses``: request and refused fields."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.protocol.body import Refused, RequestModel
+from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.responses_items import Items
+from app.protocol.sampling import MIN_REPETITION
 from engine.types import MAX_LOGPROBS
 
 MAX_METADATA = 16
@@ -25,7 +26,7 @@ class ResponseTool(BaseModel):
     type: str
     name: Name | None = None
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -49,7 +50,7 @@ class TextFormat(BaseModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: JsonObject | None = Field(None, alias="schema")
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -112,7 +113,7 @@ class ResponseRequest(RequestModel):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     text: TextConfig | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -124,10 +125,10 @@ class ResponseRequest(RequestModel):
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=10)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 CHAT_FIELD = "is a field of chat completions"

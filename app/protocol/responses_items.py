@@ -1,10 +1,10 @@
 """Input items of ``/v1/responses``: messages, function calls and their outputs, reasoning."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, Tag, model_validator
 
-from app.protocol.body import RequestModel, member
+from app.protocol.body import JsonObject, RequestModel, member
 
 MAX_ITEMS = 4096
 ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
@@ -85,7 +85,7 @@ class ReasoningItem(ItemModel):
     """What an earlier turn of the model thought."""
 
     type: Literal["reasoning"]
-    summary: list[dict[str, Any]] = Field(default_factory=list)
+    summary: list[JsonObject] = Field(default_factory=list)
     content: list[ReasoningText] | None = None
 
     @model_validator(mode="after")

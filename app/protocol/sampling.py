@@ -13,6 +13,9 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_STOP_IDS = 64
 
+MIN_REPETITION = 1e-6
+"""Least repetition penalty; logits are divided by it, and must stay finite."""
+
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -80,7 +83,7 @@ class GenerationFields(StructuredFields):
 
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=10)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, field
 from pydantic import BeforeValidator, Field
 
-from app.protocol.body import RequestModel
+from app.protocol.body import RequestModel, writable
 
 MAX_TOOLS = 128
 MAX_DESCRIPTION = 16 * 1024
@@ -115,7 +115,8 @@ def _parameters(name: str, value: object) -> Mapping[str, Any]:
         return {"type": "object", "properties": {}}
     if not isinstance(value, dict) or value.get("type", "object") != "object":
         raise ValueError(f"need a JSON schema of type 'object' as parameters: {name}")
-    return value
+    checked: Mapping[str, Any] = writable(value)
+    return checked
 
 
 def _described(text: str, **schema: Any) -> dict[str, Any]:

@@ -71,8 +71,8 @@ class Finish(Struct, frozen=True):
     """The choice is over.
 
     reason: "tool_calls" only if a call was made and the text was not cut; "length" when it was cut
-    by max_tokens or the context, also within a call; else "stop". stop: the stop string that ended
-    it, if one did.
+    by max_tokens or the context, also within a call; else "stop", also when a stop string or an end
+    token came within a call's arguments. stop: the stop string that ended it, if one did.
     """
 
     index: int
@@ -94,7 +94,7 @@ class Reader(Protocol):
 
     @property
     def called(self) -> bool:
-        """Whether a call has started."""
+        """Whether calls were made, the last one to its end; asked after ``finish``."""
         ...
 
     def push(self, text: str) -> bool:

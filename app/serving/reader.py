@@ -60,6 +60,8 @@ class TurnReader:
         self._parser: Parser | None = plan.parser(plan.names, self) if plan.parser else None
         self._calls = 0
         self._over = False
+        self._finishing = False
+        self._cut = False
         self._space = ""  # at the end of the text so far, not told yet
         self._behind_call = False
 
@@ -70,8 +72,8 @@ class TurnReader:
 
     @property
     def called(self) -> bool:
-        """Whether a call has started."""
-        return self._calls > 0
+        """Whether calls were made, the last one to its end."""
+        return self._calls > 0 and not self._cut
 
     def push(self, text: str) -> bool:
         """Take more text; True when the turn is over because no further call is wanted."""
@@ -86,6 +88,7 @@ class TurnReader:
         if self._split is not None:
             self._split.finish()
         if self._parser is not None:
+            self._finishing = True
             self._parser.finish()
             self._tell(self._space)
             self._space = ""
@@ -122,6 +125,7 @@ class TurnReader:
         """A call is over."""
         if not self._over:
             self._events.append(CallEnd(self._index, self._calls - 1))
+        self._cut = self._finishing
         self._behind_call = True
         self._over = not self._plan.parallel
 

@@ -104,6 +104,7 @@ def _parsed(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
-    except ValueError:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
         return arguments
+    return value if isinstance(value, dict) else arguments

@@ -116,6 +116,13 @@ def test_a_cut_call(arguments: str, status: str) -> None:
     assert made.body["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
+def test_a_call_that_the_model_left_is_incomplete() -> None:
+    made = writer()
+    events = run(made, *call(0, '{"a":'), Finish(0, "stop"))
+    assert made.body["output"][0]["status"] == "incomplete"
+    assert events[-1]["type"] == "response.completed"
+
+
 def test_nothing_said_is_an_empty_message() -> None:
     made = writer()
     events = run(made, Finish(0, "stop"))

@@ -106,6 +106,17 @@ async def test_a_call_that_is_cut() -> None:
         assert choice["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize(("said", "stop"), [(CALL, '"unit"'), (CALL[: CALL.index('"unit"')], "x")])
+async def test_a_call_that_stops_within_its_arguments_was_not_made(said: str, stop: str) -> None:
+    """By a stop string or an end token: nobody should call a function with a part of them."""
+    async with dialogue_api() as api:
+        say(api, said, tools=[TOOL])
+        choice, _ = await both(api, tools=[TOOL], stop=stop)
+        [call] = choice["message"]["tool_calls"]
+        assert call["function"]["arguments"] == '{"city":"A}",'
+        assert choice["finish_reason"] == "stop"
+
+
 async def test_a_half_met_stop_string_within_a_call_is_not_lost() -> None:
     async with dialogue_api() as api:
         say(api, CALL, tools=[TOOL])

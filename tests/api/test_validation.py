@@ -52,7 +52,7 @@ BOTH = [
     ("frequency_penalty", [2.1, -2.1]),
     ("top_k", [-2, 1.5]),
     ("min_p", [-0.1, 1.1]),
-    ("repetition_penalty", [0, -1, 11]),
+    ("repetition_penalty", [0, -1, 11, 1e-300]),
     ("max_tokens", [-1, 1.5, "5", True]),
     ("min_tokens", [-1, 10**9]),
     ("stop", ["", ["", ".."], [1], 5, {}, ["a"] * 17, "x" * 1025]),

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from app.protocol.body import writable
 from app.serving.events import (
     CallArguments,
     CallEnd,
@@ -139,9 +140,10 @@ def usage_json(usage: Usage, output_tokens: int) -> dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any]:
+    """Arguments as an object; empty when they are none, or hold what JSON cannot say (NaN)."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = writable(json.loads(text))
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -49,6 +49,10 @@ class ResponseWriter:
         items: list[dict[str, Any]] = self.body["output"]
         return items
 
+    @property
+    def _open_type(self) -> str | None:
+        return None if self._open is None else self._open["type"]
+
     def begin(self) -> str:
         """The events before the model has said anything."""
         return self._state("response.created") + self._state("response.in_progress")
@@ -96,7 +100,8 @@ class ResponseWriter:
     def _finish(self, finish: Finish) -> str:
         cut = finish.reason == "length"
         events = "" if self._items or self._open else self._need("message")
-        events += self._close("incomplete" if cut else "completed")
+        broken = finish.reason == "stop" and self._open_type == "function_call"
+        events += self._close("incomplete" if cut or broken else "completed")
         self.body["status"] = "incomplete" if cut else "completed"
         if cut:
             self.body["incomplete_details"] = {"reason": "max_output_tokens"}
@@ -104,7 +109,7 @@ class ResponseWriter:
 
     def _need(self, kind: str) -> str:
         """Open an item with one part of text, unless it is open."""
-        if self._open is not None and self._open["type"] == kind:
+        if self._open_type == kind:
             return ""
         events = self._close("completed")
         if kind == "message":
@@ -210,7 +215,7 @@ class ResponseWriter:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

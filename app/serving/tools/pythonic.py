@@ -151,6 +151,17 @@ def parse_call(text: str) -> tuple[str, str] | None:
         values = {key.arg: ast.literal_eval(key.value) for key in call.keywords}
         if None in values:
             return None
-        return call.func.id, json.dumps(values, ensure_ascii=False, allow_nan=False)
+        arguments = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        if not _is_unicode(arguments):  # lone surrogates, which JSON can only spell as escapes
+            arguments = json.dumps(values)
+        return call.func.id, arguments
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -244,6 +244,11 @@ def test_any_arguments_come_through(arguments: dict[str, object]) -> None:
     assert found is not None and json.loads(found[1]) == keys
 
 
+def test_lone_surrogates_of_python_strings_become_escapes() -> None:
+    source = r'w(a="\ud800 \xe9")'
+    assert pythonic.parse_call(source) == ("w", r'{"a": "\ud800 \u00e9"}')
+
+
 @pytest.mark.parametrize(
     "text",
     ["w(a=" + "(" * 3000 + ")" * 3000 + ")", "w(a=" + "9" * 5000 + ")", "w(a=1e999)", "w(a={1})"],
