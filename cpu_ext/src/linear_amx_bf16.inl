@@ -1,7 +1,5 @@
-// bf16_t32 on AMX tiles: two row blocks by two panels at a time.
-//
-// Stores are kept apart from the products (dequantise, multiply, finish, in turn): a tile load
-// waits for earlier stores to lines with the same page offset, and four tiles cover a whole page.
+// bf16_t32 on AMX tiles: two row blocks by two panels at a time. What follows the products of one
+// such square runs on vectors beside the products of the next, a few rows at every step along k.
 
 namespace flare {
 namespace FLARE_ISA_NS {
@@ -85,9 +83,62 @@ FLARE_INLINE void bf16_step(const Operands& o, int g) {
   }
 }
 
+// Sums, [block][panel][16][16], of which some rows are still to be finished.
+class Unfinished {
+ public:
+  explicit Unfinished(const LinearArgs& args) : args_(args), finish_(finish_pair_for(args)) {}
+
+  // Takes the sums of `rows` rows and the panels.
+  void take(int first_row, int rows, Panels panels, const float* sums) {
+    first_row_ = first_row;
+    rows_ = rows;
+    done_ = 0;
+    panels_ = panels;
+    sums_ = sums;
+    whole_ = panels.count == 2 && (panels.first + 2) * kPanel <= args_.n;
+  }
+  // Finishes `count` more rows, a divisor of 16, of a whole pair of panels.
+  void advance(int count) {
+    if (done_ < rows_ && whole_) finish(count);
+  }
+  void complete() {
+    for (; done_ < rows_; done_ += kBlockRows - done_ % kBlockRows) {
+      const int left = kBlockRows - done_ % kBlockRows;
+      finish_rows(args_, first_row_ + done_, rows_ - done_ < left ? rows_ - done_ : left, panels_,
+                  at(done_));
+    }
+    done_ = rows_;
+  }
+
+ private:
+  const float* at(int row) const {
+    return sums_ + row / kBlockRows * (2 * kSumStride) + row % kBlockRows * kPanel;
+  }
+  void finish(int count) {
+    const int rows = rows_ - done_ < count ? rows_ - done_ : count;
+    finish_(args_, first_row_ + done_, rows, panels_.first, at(done_));
+    done_ += rows;
+  }
+
+  const LinearArgs& args_;
+  const FinishPair finish_;
+  int first_row_ = 0, rows_ = 0, done_ = 0;
+  Panels panels_ = {};
+  const float* sums_ = nullptr;
+  bool whole_ = false;
+};
+
+// Rows to finish at each of `groups` steps, so that two blocks are done in time: a power of two.
+FLARE_INLINE int rows_per_step(int groups) {
+  int rows = 1;
+  while (rows < kBlockRows && rows * groups < 2 * kBlockRows) rows *= 2;
+  return rows;
+}
+
 // A row blocks against P panels; sums: [block][panel][16][16]. Stream: the panels come from memory.
 template <int A, int P, bool Stream>
-static void bf16_tiles(const Operands& o, int groups, float* sums) {
+static void bf16_tiles(const Operands& o, int groups, float* sums, Unfinished& before) {
+  const int rows = rows_per_step(groups);
   tile_zero<0>();
   tile_zero<1>();
   tile_zero<2>();
@@ -98,14 +149,16 @@ static void bf16_tiles(const Operands& o, int groups, float* sums) {
       if constexpr (P == 2) prefetch_block<kTileBytes>(o.right + g * kTileBytes);
     }
     bf16_step<A, P>(o, g);
+    before.advance(rows);
   }
+  before.complete();
   tile_store<0>(sums, 64);
   if constexpr (P == 2) tile_store<1>(sums + 256, 64);
   if constexpr (A == 2) tile_store<2>(sums + 512, 64);
   if constexpr (A == 2 && P == 2) tile_store<3>(sums + 768, 64);
 }
 
-using Bf16Tiles = void (*)(const Operands&, int, float*);
+using Bf16Tiles = void (*)(const Operands&, int, float*, Unfinished&);
 
 template <bool Stream>
 static Bf16Tiles bf16_tiles_for(int blocks, int panels) {
@@ -115,7 +168,7 @@ static Bf16Tiles bf16_tiles_for(int blocks, int panels) {
 
 // One or two row blocks, from `block`, against one or two panels.
 static void bf16_blocks(const Work& work, const Span& span, Panels panels, const uint8_t* tiles,
-                        int block, int blocks, bool stream) {
+                        int block, int blocks, bool stream, Unfinished& before) {
   const auto step = [&](int b) { return int64_t{64} * row_pitch(rows_in_block(span, b)); };
   Operands o = {block_base(span, work.groups, block), nullptr, step(block), 0, tiles,
                 tiles + static_cast<size_t>(work.groups) * kTileBytes};
@@ -123,14 +176,13 @@ static void bf16_blocks(const Work& work, const Span& span, Panels panels, const
     o.second = block_base(span, work.groups, block + 1);
     o.second_step = step(block + 1);
   }
-  const int row = span.first + block * kBlockRows;
   const Bf16Tiles kernel = stream ? bf16_tiles_for<true>(blocks, panels.count)
                                   : bf16_tiles_for<false>(blocks, panels.count);
-  kernel(o, work.groups, work.sums);
-  for (int b = 0; b < blocks; ++b) {
-    finish_rows(work.args, row + b * kBlockRows, rows_in_block(span, block + b), panels,
-                work.sums + 512 * b);
-  }
+  float* sums = work.sums + block / 2 % 2 * (4 * kSumStride);
+  const int first = block * kBlockRows, left = span.rows - first;
+  const int rows = left < blocks * kBlockRows ? left : blocks * kBlockRows;
+  kernel(o, work.groups, sums, before);
+  before.take(span.first + first, rows, panels, sums);
 }
 
 static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse& use) {
@@ -144,10 +196,12 @@ static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse
   }
   use.shape(64);
   const int blocks = ceil_div(span.rows, kBlockRows);
+  Unfinished before(work.args);
   for (int block = 0; block < blocks; block += 2) {
     bf16_blocks(work, span, panels, packed ? work.tiles : w, block, blocks - block < 2 ? 1 : 2,
-                !packed && block == 0);
+                !packed && block == 0, before);
   }
+  before.complete();
 }
 
 }  // namespace FLARE_ISA_NS

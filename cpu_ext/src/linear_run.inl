@@ -75,8 +75,16 @@ static void walk_panels(const Work& work, const Spans& spans, Share units, int u
   }
 }
 
-// Pieces that each thread should find in a phase: enough for the others to take some over.
+// Pieces that each thread should find in a phase: enough for the others to take some over. Cores
+// may differ in speed by a factor of two and more, so long work is cut as finely as it goes.
 constexpr int kPieces = 8;
+constexpr int kLongRows = 32;  // of the prompt role
+
+// Units of panels in a piece: whole pairs of panels, which the kernels walk together.
+FLARE_INLINE int piece_units(const LinearArgs& args, int units, int unit, int threads) {
+  if (args.rows - args.generated_rows >= kLongRows) return 2 / unit;
+  return ceil_div(units * unit, threads * kPieces * 2) * 2 / unit;
+}
 
 void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
   if (args.rows == 0) return;
@@ -99,9 +107,7 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
                   reinterpret_cast<float*>(own + area.sums)};
   const int unit = args.activation == Activation::none ? 1 : 2;
   const int units = ceil_div(args.n, kPanel * unit);
-  // Pieces of whole pairs of panels, which the kernels walk together.
-  const int grain = ceil_div(units * unit, crew_threads(crew) * kPieces * 2) * 2 / unit;
-  crew_begin(crew, tid, units, grain);
+  crew_begin(crew, tid, units, piece_units(args, units, unit, crew_threads(crew)));
   while (crew_next(crew, tid, &piece)) {
     if (convert_own) convert_rows(args, spans, groups, Share{0, 1}, use);
     convert_own = false;
