@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Struct
@@ -52,13 +52,7 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(writable)]
 M = TypeVar("M", bound=RequestModel)
 
 
-Check = Callable[[Mapping[str, Any]], None]
-"""Looks at the fields that the model does not know, before those refused are looked up."""
-
-
-def parse_body(
-    model: type[M], raw: bytes, refused: Mapping[str, Refused], checks: Sequence[Check] = ()
-) -> M:
+def parse_body(model: type[M], raw: bytes, refused: Mapping[str, Refused]) -> M:
     """Parse ``raw`` as ``model``.
 
     Raises ApiError (400) for broken JSON, for a value of the wrong type or range and for a field
@@ -70,8 +64,6 @@ def parse_body(
     except ValidationError as exc:
         raise _explain(exc) from None
     extra = body.model_extra or {}
-    for check in checks:
-        check(extra)
     for name, rule in refused.items():
         if name in extra:
             refuse(name, extra[name], rule)
@@ -89,25 +81,19 @@ def refuse(name: str, value: object, rule: Refused) -> None:
     raise ApiError(400, f"{name} {rule.reason}.", param=name, code="unsupported_parameter")
 
 
-def body_reader(
-    model: type[M], refused: Mapping[str, Refused], checks: Sequence[Check] = ()
-) -> Callable[[Request], Coroutine[Any, Any, M]]:
-    """What reads and parses the body of a request.
+async def read_body(request: Request, model: type[M], refused: Mapping[str, Refused]) -> M:
+    """Read the body of a request and parse it as ``model``; raises as ``parse_body``.
 
     The content type must be JSON: a browser cannot send that to another origin without asking
     first, so a web page cannot drive a server on the visitor's machine.
     """
-
-    async def read(request: Request) -> M:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
-            raise ApiError(400, "Set the Content-Type header to application/json.")
-        raw = await request.body()
-        if len(raw) <= INLINE_BYTES:
-            return parse_body(model, raw, refused, checks)
-        return await asyncio.to_thread(parse_body, model, raw, refused, checks)
-
-    return read
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError(400, "Set the Content-Type header to application/json.")
+    raw = await request.body()
+    if len(raw) <= INLINE_BYTES:
+        return parse_body(model, raw, refused)
+    return await asyncio.to_thread(parse_body, model, raw, refused)
 
 
 def _same(value: object, neutral: object) -> bool:
