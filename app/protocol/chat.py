@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from app.protocol.body import JsonObject, Refused, RequestModel
-from app.protocol.sampling import REFUSED, GenerationFields
+from app.protocol.sampling import REFUSED, Alternatives, GenerationFields
 from app.protocol.tools import ToolFields
-from engine.types import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
 
@@ -111,7 +110,7 @@ class ChatRequest(GenerationFields, TemplateFields, ToolFields):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Alternatives | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

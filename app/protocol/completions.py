@@ -5,8 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from app.protocol.body import Refused
-from app.protocol.sampling import MAX_CHOICES, REFUSED, GenerationFields
-from engine.types import MAX_LOGPROBS
+from app.protocol.sampling import MAX_CHOICES, REFUSED, Alternatives, GenerationFields
 
 MAX_PROMPTS = 1024
 MAX_PROMPT_IDS = 1 << 20
@@ -66,7 +65,7 @@ class CompletionRequest(GenerationFields):
     """The body of a text completion."""
 
     prompt: Annotated[Any, BeforeValidator(parse_prompts), Field(json_schema_extra=_PROMPT_SCHEMA)]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Alternatives | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     add_special_tokens: bool | None = None

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from app.protocol.body import JsonObject, Refused, RequestModel
+from app.protocol.chat import MAX_MESSAGES
 from app.protocol.messages_blocks import TextBlocks, Turn
-from app.protocol.sampling import stop_strings
+from app.protocol.sampling import TopP, stop_strings
+from app.protocol.tools import MAX_TOOLS
 
-MAX_MESSAGES = 4096
-MAX_TOOLS = 128
 MIN_THINKING = 1024
 
 
@@ -117,7 +117,7 @@ class MessageRequest(PromptFields):
     stream: bool | None = None
     stop_sequences: Annotated[Any, BeforeValidator(stop_strings)] = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     metadata: Metadata | None = None
 

@@ -6,16 +6,25 @@ from pydantic import BaseModel, Field, model_validator
 
 from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.responses_items import Items
-from app.protocol.sampling import MIN_REPETITION
-from engine.types import MAX_LOGPROBS
+from app.protocol.sampling import (
+    Alternatives,
+    CacheSalt,
+    MinP,
+    Priority,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+)
+from app.protocol.structured import Name
+from app.protocol.tools import MAX_TOOLS
 
 MAX_METADATA = 16
-MAX_TOOLS = 128
 MESSAGE_LOGPROBS = "message.output_text.logprobs"
 
 Label = Annotated[str, Field(max_length=64)]
 Note = Annotated[str, Field(max_length=512)]
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class ResponseTool(BaseModel):
@@ -109,25 +118,25 @@ class ResponseRequest(RequestModel):
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     text: TextConfig | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Alternatives | None = None
     reasoning: ReasoningConfig | None = None
     metadata: Annotated[dict[Label, Note], Field(max_length=MAX_METADATA)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=10)] | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    seed: Seed | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
     chat_template_kwargs: JsonObject | None = None
 
 

@@ -16,9 +16,16 @@ MAX_STOP_IDS = 64
 MIN_REPETITION = 1e-6
 """Least repetition penalty; logits are divided by it, and must stay finite."""
 
-SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
-
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+TopK = Annotated[int, Field(ge=-1, le=2**31 - 1)]
+MinP = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Field(ge=MIN_REPETITION, le=10)]
+Alternatives = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=256)]
+Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 
 
 def stop_strings(value: object) -> tuple[str, ...]:
@@ -67,9 +74,9 @@ class GenerationFields(StructuredFields):
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, Field(ge=SEED_MIN, le=SEED_MAX)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Seed | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     # Entries are checked in serving/sampling.py: ids need the vocabulary.
@@ -81,9 +88,9 @@ class GenerationFields(StructuredFields):
     service_tier: Literal["auto", "default"] | None = None
     store: Literal[False] | None = None
 
-    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=10)] | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = (
@@ -92,9 +99,9 @@ class GenerationFields(StructuredFields):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    prompt_logprobs: Alternatives | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ Choices = Annotated[
     Field(json_schema_extra={"type": "array", "items": {"type": "string"}}),
 ]
 Source = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class JsonSchemaFormat(BaseModel):
@@ -51,7 +52,7 @@ class JsonSchemaFormat(BaseModel):
 
     model_config = RequestModel.model_config
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: Name
     description: str | None = None
     schema_: Annotated[Schema, Field(alias="schema")]
     strict: bool | None = None
