@@ -1,5 +1,7 @@
 """Sampling after a replay: next tokens, and scores of prompt tokens."""
 
+from collections.abc import Collection, Iterator, Mapping
+
 import numpy as np
 
 from engine.batch.plan import Launch
@@ -9,7 +11,6 @@ from engine.runtime.prepare import Rows
 from engine.runtime.results import Drawn, Scored, token_logprobs
 from engine.runtime.tables import SlotTables
 from engine.schedule.output import Segment
-from engine.schedule.sequence import Sequence
 from engine.types import TokenLogprobs
 
 
@@ -48,22 +49,24 @@ def draw(
     logprobs = _logprobs(samples, batch)
     drawn = tokens.tolist()
     verdicts = {} if masks is None else grammars.accept(masks, slots, drawn)
-    if not logprobs and not verdicts:
-        return tuple(
-            Drawn(s.sequence, token, None) for s, token in zip(segments, drawn, strict=True)
-        )
-    return tuple(
-        _drawn(segment.sequence, token, logprobs.get(i), verdicts.get(i))
-        for i, (segment, token) in enumerate(zip(segments, drawn, strict=True))
-    )
+    return tuple(_drawn(segments, drawn, logprobs, verdicts))
 
 
 def _drawn(
-    sequence: Sequence, token: int, logprobs: TokenLogprobs | None, verdict: Verdict | None
-) -> Drawn:
-    if verdict is None:
-        return Drawn(sequence, token, logprobs)
-    return Drawn(sequence, token, logprobs, verdict.ended, verdict.failure)
+    segments: Collection[Segment],
+    tokens: Collection[int],
+    logprobs: Mapping[int, TokenLogprobs],
+    verdicts: Mapping[int, Verdict],
+) -> Iterator[Drawn]:
+    pairs = zip(segments, tokens, strict=True)
+    if not logprobs and not verdicts:  # most steps
+        for segment, token in pairs:
+            yield Drawn(segment.sequence, token, None)
+        return
+    goes_on = Verdict()
+    for i, (segment, token) in enumerate(pairs):
+        verdict = verdicts.get(i, goes_on)
+        yield Drawn(segment.sequence, token, logprobs.get(i), verdict.ended, verdict.failure)
 
 
 def _logprobs(samples: Samples, batch: SampleBatch) -> dict[int, TokenLogprobs]:
