@@ -43,6 +43,7 @@ PROTOTYPE = {
 """What an earlier prototype reached on a two-core Xeon with AMX (head included up to 32 rows)."""
 
 CONTEXT = 512  # cached tokens of a decoding sequence
+ROLES = {Kind.DECODE: "generated", Kind.PREFILL: "prompt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,10 @@ class Bench:
         inputs.logit_rows[:rows] = np.arange(rows)
         return BatchShape(rows, rows, rows, rows, rows, rows)
 
+    def laying(self, kind: Kind, rows: int) -> Callable[[], BatchShape]:
+        """What lays in ``rows`` generated rows, or the first rows of a prompt."""
+        return partial(self.decode, rows) if kind is Kind.DECODE else partial(self.chunk, rows, 0)
+
     def chunk(self, rows: int, start: int) -> BatchShape:
         """Lay in rows [start, start + rows) of one prompt."""
         inputs, block = self._device.inputs, self._model.kv.block_size
@@ -161,13 +166,11 @@ def linears(bench: Bench, kind: Kind, rows: int) -> Iterator[Timing]:
         if launch.op == "linear" and (generated or _over_tokens(program, launch)):
             groups.setdefault(shape_of(launch), []).append(launch)
     groups["linears"] = [launch for group in groups.values() for launch in group]
-    lay = partial(bench.decode, rows) if generated else partial(bench.chunk, rows, 0)
     for what, group in groups.items():
-        best, median = bench.time(graph, tuple(group), [lay])
+        best, median = bench.time(graph, tuple(group), [bench.laying(kind, rows)])
         size = sum(weight_bytes(program, launch) for launch in group)
         work = sum(2 * rows * _int(launch, "n") * _int(launch, "k") for launch in group)
-        role = "generated" if generated else "prompt"
-        yield Timing(what, role, rows, len(group), best, median, size, work)
+        yield Timing(what, ROLES[kind], rows, len(group), best, median, size, work)
 
 
 def _over_tokens(program: Program, launch: Launch) -> bool:
@@ -195,19 +198,15 @@ def attention(bench: Bench, kind: Kind, rows: int, chunk: int) -> Timing:
     heads, kv_heads, dim = _int(of, "heads"), _int(of, "kv_heads"), _int(of, "head_dim")
     size = len(launches) * read * kv_heads * dim * 2 * 2  # bf16 keys and values
     work = len(launches) * keys * heads * dim * 4  # a product and a sum, of keys and of values
-    role = "generated" if generated else "prompt"
-    return Timing("attention", role, rows, len(launches), best, median, size, work)
+    return Timing("attention", ROLES[kind], rows, len(launches), best, median, size, work)
 
 
 def whole(bench: Bench, kind: Kind, rows: int) -> Timing:
     """The whole program, as served."""
     graph = bench.graph(kind, rows)
     launches = bench.program(graph).launches
-    generated = kind is Kind.DECODE
-    lay = partial(bench.decode, rows) if generated else partial(bench.chunk, rows, 0)
-    best, median = bench.time(graph, launches, [lay])
-    role = "generated" if generated else "prompt"
-    return Timing("whole program", role, rows, len(launches), best, median, 0, 0)
+    best, median = bench.time(graph, launches, [bench.laying(kind, rows)])
+    return Timing("whole program", ROLES[kind], rows, len(launches), best, median, 0, 0)
 
 
 def measure(bench: Bench) -> list[Timing]:

@@ -1,6 +1,6 @@
 """Python time of one step at many streams: the server with a device that only sleeps.
 
-python -m benchmarks.step CORE [--streams 32] [--tokens 400]
+python -m benchmarks.step CORE [--streams 32] [--tokens 300]
 
 The server is the real one but for its replays, which sleep, and its sampler, which draws ids from
 a list; so what its threads compute is the step's Python: schedule, plan, prepare, sample,
@@ -14,7 +14,6 @@ import cProfile
 import json
 import multiprocessing
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -27,6 +26,7 @@ import numpy as np
 from app import cli
 from app.commands import run
 from app.loading import Loaded
+from benchmarks.serving.process import free_port
 from engine.core.schema import Graph
 from engine.device.base import BatchShape, Device, Executable, InputBuffers, SampleBatch, Samples
 from engine.factory import load_engine
@@ -211,9 +211,7 @@ def main() -> None:
     parser.add_argument("--replay-ms", type=float, default=4.0)
     parser.add_argument("--profile", help="file for the loop thread's profile (cProfile)")
     arguments = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     server = multiprocessing.get_context("spawn").Process(
         target=serve,
         args=(arguments.core, port, arguments.replay_ms / 1e3, arguments.profile),
