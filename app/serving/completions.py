@@ -25,6 +25,7 @@ from app.serving.rules import (
 )
 from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
+from app.serving.structured import asked_grammar, compiled
 from app.serving.wire import AnswerHead, Usage, compact, event, quoted, stream
 from engine.types import SamplingParams, TokenLogprobs
 
@@ -111,7 +112,8 @@ async def start_completion(context: ServingContext, request: CompletionRequest) 
     ids = await completion_prompts(
         context, request.prompts, add_special=request.add_special_tokens is not False
     )
-    starts = [PromptStart(p, p, _params(context, request, len(p))) for p in ids]
+    grammar = await compiled(context, asked_grammar(request))
+    starts = [PromptStart(p, p, _params(context, request, len(p)), grammar) for p in ids]
     head = AnswerHead.new("cmpl", request.model, context.engine.model.core_digest)
     labels = TokenLabels(context.text.tokenizer)
     echoes = await _echoes(context, request, ids) if request.echo else []
@@ -119,7 +121,7 @@ async def start_completion(context: ServingContext, request: CompletionRequest) 
     best_of = request.best_of or n
     return CompletionAnswer(
         head,
-        await start(context, request, head.id, starts, best_of),
+        start(context, request, head.id, starts, best_of),
         labels,
         ids,
         n,

@@ -10,9 +10,8 @@ from app.serving.assemble import Assembler
 from app.serving.context import ServingContext
 from app.serving.generation import Generation
 from app.serving.sampling import for_choice
-from app.serving.structured import compiled
 from engine.text.stops import StopMatcher
-from engine.types import GenerationRequest, SamplingParams
+from engine.types import CompiledGrammar, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:  # only answers with tools or reasoning are read
     from app.serving.reader import ReadingPlan
@@ -21,16 +20,18 @@ if TYPE_CHECKING:  # only answers with tools or reasoning are read
 class PromptStart(Struct, frozen=True):
     """One prompt, its parameters, and the ids whose text the output continues (empty: none).
 
-    reading: how its answers are taken apart; None: they are text.
+    grammar: ``params.grammar``, compiled. reading: how its answers are taken apart; None: they are
+    text.
     """
 
     ids: tuple[int, ...]
     continues: tuple[int, ...]
     params: SamplingParams
+    grammar: CompiledGrammar | None = None
     reading: "ReadingPlan | None" = None
 
 
-async def start(
+def start(
     context: ServingContext,
     request: GenerationFields,
     answer_id: str,
@@ -39,10 +40,8 @@ async def start(
 ) -> Generation:
     """Start ``n`` choices of each prompt; choice c of prompt p has index p * n + c.
 
-    Raises what ``EngineClient.submit`` raises, and ApiError (400) for a grammar that cannot be
-    served; then nothing runs.
+    Raises what ``EngineClient.submit`` raises; then nothing runs.
     """
-    grammars = await compiled(context, [prompt.params.grammar for prompt in prompts])
     requests, assemblers = [], []
     for index in range(len(prompts) * n):
         prompt = prompts[index // n]
@@ -53,7 +52,7 @@ async def start(
                 sampling=for_choice(prompt.params, index % n),
                 cache_salt=request.cache_salt,
                 priority=request.priority or 0,
-                grammar=grammars[index // n],
+                grammar=prompt.grammar,
             )
         )
         assemblers.append(_assembler(context, request, prompt, index))

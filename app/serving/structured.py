@@ -1,7 +1,5 @@
 """Grammars of the sequences of a request: which one is asked for, compiled off the event loop."""
 
-from collections.abc import Sequence
-
 from app.errors import bad_field
 from app.protocol.structured import StructuredFields
 from app.serving.context import ServingContext
@@ -17,17 +15,14 @@ def asked_grammar(fields: StructuredFields) -> GrammarSpec | None:
     return grammars[0] if grammars else None
 
 
-async def compiled(
-    context: ServingContext, specs: Sequence[GrammarSpec | None]
-) -> list[CompiledGrammar | None]:
-    """The compiled form of each.
+async def compiled(context: ServingContext, spec: GrammarSpec | None) -> CompiledGrammar | None:
+    """The compiled form of a grammar, if one is asked for.
 
-    Raises ApiError (400) naming the request field and what is wrong with the grammar in it.
+    Raises ApiError (400) naming the request field and what is wrong with the grammar in it. To be
+    called before lengths are checked: a wrong grammar stays wrong in a shorter request.
     """
-    return [None if spec is None else await _compiled(context, spec) for spec in specs]
-
-
-async def _compiled(context: ServingContext, spec: GrammarSpec) -> CompiledGrammar:
+    if spec is None:
+        return None
     try:
         return await context.grammars.compile(spec)
     except GrammarError as error:

@@ -39,6 +39,7 @@ from app.serving.prompts import chat_prompt
 from app.serving.rules import check_choices, may_reason
 from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
+from app.serving.structured import asked_grammar, compiled
 from app.serving.wire import Usage
 from engine.types import GrammarSpec, SamplingParams, TokenLogprobs
 
@@ -151,24 +152,27 @@ async def start_turn(context: ServingContext, request: TurnRequest) -> Turn:
     prompt = await chat_prompt(context, request.messages, request.template, request.offered)
     if not prompt.ids:
         raise bad_field(request.messages_param, "are rendered to a prompt without tokens")
-    params, reading = _plan(context, request, prompt.text, _params(context, request, prompt.ids))
+    spec, reading = _plan(context, request, prompt.text)
+    grammar = await compiled(context, spec)
+    params = replace(_params(context, request, prompt.ids), grammar=spec)
     continued = prompt.ids if request.template.continue_final_message else ()
-    begin = PromptStart(prompt.ids, continued, params, reading)
-    generation = await start(context, request.sampling, request.id, [begin], choices)
+    begin = PromptStart(prompt.ids, continued, params, grammar, reading)
+    generation = start(context, request.sampling, request.id, [begin], choices)
     return Turn(generation, prompt.ids, TokenLabels(context.text.tokenizer), choices)
 
 
 def _plan(
-    context: ServingContext, request: TurnRequest, prompt: str, params: SamplingParams
-) -> "tuple[SamplingParams, ReadingPlan | None]":
-    """How answers are read, and the parameters with the grammar that follows from it."""
+    context: ServingContext, request: TurnRequest, prompt: str
+) -> "tuple[GrammarSpec | None, ReadingPlan | None]":
+    """The grammar of answers, and how they are read."""
     tools, choice = request.offered, request.tool_choice
+    grammar = request.grammar or asked_grammar(request.sampling)
     if not tools and not may_reason(context):
-        return params, None
+        return grammar, None
     # Plain answers of models that do not reason need none of this: starts stay short.
     from app.serving import reading as how  # noqa: PLC0415
 
-    grammar, forced = params.grammar, bool(tools) and choice.forced
+    forced = bool(tools) and choice.forced
     if grammar is not None and forced:
         raise bad_field("tool_choice", f"of this kind and {grammar.param} exclude each other")
     continues = request.messages[-1].text if request.template.continue_final_message else None
@@ -180,7 +184,7 @@ def _plan(
         grammar = replace(grammar, after=how.reasoning_end(plan))
     if tools:
         plan = how.with_calls(plan, context, tools, choice, parallel=parallel)
-    return replace(params, grammar=grammar), plan
+    return grammar, plan
 
 
 def _params(
@@ -194,7 +198,7 @@ def _params(
         model.context_length,
         request.messages_param,
     )
-    params = sampling_params(
+    return sampling_params(
         request.sampling,
         max_tokens=budget,
         vocab_size=model.vocab_size,
@@ -202,4 +206,3 @@ def _params(
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
     )
-    return params if request.grammar is None else replace(params, grammar=request.grammar)

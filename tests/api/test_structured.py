@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.api import Api, stream_events
+from tests.support.api import MODEL, Api, stream_events
 from tests.support.words import piece_ids
 
 CHAT = "/v1/chat/completions"
@@ -163,6 +163,40 @@ async def test_what_cannot_be_served_is_refused_by_name(
     assert error["param"] == param
     assert message in error["message"]
     await api.idle()
+
+
+NOT: dict[str, Any] = {"type": "object", "properties": {"a": {"not": {}}}}
+FORCED = {"name": "f", "parameters": NOT}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": USER, "response_format": named(NOT)}),
+        (
+            CHAT,
+            {
+                "messages": USER,
+                "tools": [{"type": "function", "function": FORCED}],
+                "tool_choice": "required",
+            },
+        ),
+        (TEXT, {"prompt": "hi", "guided_json": NOT}),
+        (
+            "/v1/responses",
+            {"input": "hi", "tools": [{"type": "function", **FORCED}], "tool_choice": "required"},
+        ),
+    ],
+)
+async def test_a_wrong_grammar_is_told_before_a_length(
+    api: Api, path: str, fields: dict[str, Any]
+) -> None:
+    """A shorter request would be wrong all the same."""
+    limit = "max_output_tokens" if "input" in fields else "max_tokens"
+    answer = await api.http.post(path, json={"model": MODEL, limit: 10**6, **fields})
+    assert answer.status_code == 400
+    assert "'not'" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] is None
 
 
 async def test_a_schema_too_deep_for_the_body_is_refused(api: Api) -> None:
