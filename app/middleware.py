@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.dialect import speaks_anthropic
 from app.errors import CLIENT_CLOSED, answer_unforeseen, error_response, route_of
 from app.observe import HttpMetrics
+from app.routing import needs_engine
 from app.service import Service
 from app.sse import disconnected
 
@@ -120,7 +121,7 @@ class ReadinessMiddleware:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _serves(scope["path"]):
+        if scope["type"] == "http" and needs_engine(scope["path"]):
             refusal = self._service.refusal()
             if refusal is not None:
                 await error_response(refusal, scope)(scope, receive, send)
@@ -207,10 +208,6 @@ async def _has_left(receive: Receive) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _serves(path: str) -> bool:
-    return path == "/v1" or path.startswith(("/v1/", "/tokenize", "/detokenize"))
 
 
 def _request_id(given: str | None) -> str:

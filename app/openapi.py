@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from app.auth import OPEN_PATHS
 from app.dialect import is_anthropic_path
 from app.protocol.body import RequestModel
-from app.routing import JSON, Endpoint
+from app.routing import JSON, Endpoint, needs_engine
 from app.sse import EVENT_STREAM
 from engine import __version__
 
@@ -145,8 +145,10 @@ def _answer_schema(kind: str) -> dict[str, Any]:
 
 def _statuses(endpoint: Endpoint, path: str) -> list[int]:
     """The failures that an endpoint may answer with."""
-    found = set() if path in OPEN_PATHS else {401}
-    if path == "/health" or path.startswith("/v1/") or endpoint.body_model is not None:
+    found = set(endpoint.failures)
+    if path not in OPEN_PATHS:
+        found.add(401)
+    if path == "/health" or needs_engine(path):
         found.add(503)
     if "{" in path:
         found |= {400, 404}
@@ -154,10 +156,6 @@ def _statuses(endpoint: Endpoint, path: str) -> list[int]:
         found |= {400, 404, 413, 500}
     if endpoint.tag == "generation" and endpoint.method == "POST":
         found.add(429)
-    if path == "/v1/config" and endpoint.method == "POST":
-        found |= {403, 501}
-    if path == "/v1/embeddings":
-        found.add(501)
     return sorted(found)
 
 

@@ -27,7 +27,7 @@ class Endpoint(Struct, frozen=True):
 
     ``produces`` are the content types of its success. Without ``tag`` it is left out of the API's
     description. ``head``: it answers HEAD, too. ``load_body`` stands for ``body`` where the model
-    is only built when somebody asks for it.
+    is only built when somebody asks for it. ``failures``: statuses that its kind does not tell.
     """
 
     method: str
@@ -38,6 +38,7 @@ class Endpoint(Struct, frozen=True):
     produces: tuple[str, ...] = (JSON,)
     head: bool = False
     load_body: Callable[[], type[RequestModel]] | None = None
+    failures: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,6 +54,11 @@ class Endpoint(Struct, frozen=True):
     def description(self) -> str:
         """The docstring of the handler."""
         return inspect.getdoc(self.handler) or ""
+
+
+def needs_engine(path: str) -> bool:
+    """Whether what is at ``path`` can only be answered with the loaded engine."""
+    return path == "/v1" or path.startswith(("/v1/", "/tokenize", "/detokenize"))
 
 
 def make_routes(endpoints: Iterable[Endpoint]) -> list[Route]:

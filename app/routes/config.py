@@ -36,5 +36,5 @@ async def switch(request: Request) -> JSONResponse:
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/config", get_config, tag="operations"),
-    Endpoint("POST", "/v1/config", switch, tag="operations"),
+    Endpoint("POST", "/v1/config", switch, tag="operations", failures=(403, 501)),
 )

@@ -13,4 +13,4 @@ async def embeddings(request: Request) -> Response:
     raise ApiError(501, message, param="model", code="not_supported")
 
 
-ENDPOINTS = (Endpoint("POST", "/v1/embeddings", embeddings, tag="models"),)
+ENDPOINTS = (Endpoint("POST", "/v1/embeddings", embeddings, tag="models", failures=(501,)),)
