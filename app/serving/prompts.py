@@ -92,7 +92,7 @@ def render(
     turns = [_turn(message) for message in messages]
     if tools and not template.knows_tools:
         # Only requests with tools need this.
-        from app.serving.tools.prompt import with_tools  # noqa: PLC0415
+        from app.serving.tools.prompt import with_tools
 
         turns, tools = with_tools(turns, tools, system=template.knows_system), ()
     return template.render(

@@ -170,7 +170,7 @@ def _plan(
     if not tools and not may_reason(context):
         return grammar, None
     # Plain answers of models that do not reason need none of this: starts stay short.
-    from app.serving import reading as how  # noqa: PLC0415
+    from app.serving import reading as how
 
     forced = bool(tools) and choice.forced
     if grammar is not None and forced:

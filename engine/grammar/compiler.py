@@ -106,7 +106,7 @@ class GrammarCompiler:
 
     def _build(self) -> "NativeCompiler":
         # Not at the top: a start without grammars does not pay for it.
-        from engine.grammar.native import NativeCompiler  # noqa: PLC0415
+        from engine.grammar.native import NativeCompiler
 
         return NativeCompiler(self._tokenizer, self._vocab_size, self._eos_ids)
 
@@ -115,7 +115,7 @@ class GrammarCompiler:
     ) -> asyncio.Future[T]:
         """Run a call in the pool, whose threads are made with a deep stack."""
         if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+            from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(_THREADS, "flare-grammar")
         before = threading.stack_size(_STACK_BYTES)

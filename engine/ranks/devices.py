@@ -28,7 +28,7 @@ def open_device(spec: DeviceSpec, threads: int | None, isa: Isa) -> Device:
 
 def _open_cpu(spec: DeviceSpec, threads: int, isa: Isa) -> Device:
     # Only CPU ranks need the native extension.
-    from engine.device.cpu.device import CpuDevice  # noqa: PLC0415
+    from engine.device.cpu.device import CpuDevice
 
     return CpuDevice(
         spec.core.manifest.model,
