@@ -95,7 +95,7 @@ async function* events(answer) {
   }
 }
 
-/** Write the answer into `shown` as it comes; returns its text. */
+/** Write the answer into `shown` as it comes. */
 async function stream(shown, signal) {
   const started = performance.now();
   let first = null;
