@@ -27,7 +27,10 @@ class Refused(Struct, frozen=True):
 
 
 class RequestModel(BaseModel):
-    """Base of all request bodies: JSON types are not coerced, NaN and Infinity are refused."""
+    """Base of request bodies and of the objects in them.
+
+    JSON types are not coerced, NaN and Infinity are refused, unknown fields are kept aside.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.sampling import REFUSED, Alternatives, GenerationFields
@@ -11,10 +11,8 @@ from app.protocol.tools import ToolFields
 MAX_MESSAGES = 4096
 
 
-class ContentPart(BaseModel):
+class ContentPart(RequestModel):
     """One part of a message. Only text is understood."""
-
-    model_config = RequestModel.model_config
 
     type: str
     text: str | None = None
@@ -34,29 +32,23 @@ class ContentPart(BaseModel):
         return self.text if self.type == "text" else self.refusal
 
 
-class FunctionCall(BaseModel):
+class FunctionCall(RequestModel):
     """A function's name and its arguments as JSON text."""
-
-    model_config = RequestModel.model_config
 
     name: str
     arguments: str
 
 
-class ToolCall(BaseModel):
+class ToolCall(RequestModel):
     """A call that an earlier assistant turn made."""
-
-    model_config = RequestModel.model_config
 
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class Message(BaseModel):
+class Message(RequestModel):
     """One turn of the conversation."""
-
-    model_config = RequestModel.model_config
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.chat import MAX_MESSAGES
@@ -13,10 +13,8 @@ from app.protocol.tools import MAX_TOOLS
 MIN_THINKING = 1024
 
 
-class Tool(BaseModel):
+class Tool(RequestModel):
     """A tool of the client. Anthropic's own tools are refused by name."""
-
-    model_config = RequestModel.model_config
 
     type: str | None = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -37,20 +35,16 @@ class Tool(BaseModel):
         return self
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(RequestModel):
     """auto: as the model likes; any: at least one; tool: the one named; none: no tool."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(BaseModel):
+class Thinking(RequestModel):
     """Whether the model thinks before it answers."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["disabled", "enabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=MIN_THINKING)] | None = None
@@ -62,19 +56,15 @@ class Thinking(BaseModel):
         return self
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(RequestModel):
     """JSON of a schema."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["json_schema"]
     schema_: JsonObject = Field(alias="schema")
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(RequestModel):
     """How the answer is written."""
-
-    model_config = RequestModel.model_config
 
     format: OutputFormat | None = None
 
@@ -86,10 +76,8 @@ class OutputConfig(BaseModel):
         return self
 
 
-class Metadata(BaseModel):
+class Metadata(RequestModel):
     """Labels of the caller; they change nothing and are not kept."""
-
-    model_config = RequestModel.model_config
 
     user_id: str | None = None
 

@@ -2,35 +2,29 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, Tag
+from pydantic import BeforeValidator, Field, Tag
 
 from app.protocol.body import JsonObject, RequestModel, member
 
 MAX_BLOCKS = 4096
 
 
-class TextBlock(BaseModel):
+class TextBlock(RequestModel):
     """Text. ``cache_control`` asks for what the prefix cache does anyway."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["text"]
     text: str
 
 
-class ThinkingBlock(BaseModel):
+class ThinkingBlock(RequestModel):
     """What an earlier turn of the model thought."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["thinking"]
     thinking: str
 
 
-class ToolUseBlock(BaseModel):
+class ToolUseBlock(RequestModel):
     """A call that an earlier turn of the model made."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["tool_use"]
     id: str
@@ -54,10 +48,8 @@ OnlyText = Annotated[TextBlock, _named("text")]
 TextBlocks = Annotated[list[OnlyText], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 
 
-class ToolResultBlock(BaseModel):
+class ToolResultBlock(RequestModel):
     """What the tool answered. is_error: the content says why the call failed."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -79,28 +71,22 @@ UserBlocks = Annotated[list[UserContent], Field(max_length=MAX_BLOCKS, fail_fast
 AssistantBlocks = Annotated[list[AssistantContent], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 
 
-class UserTurn(BaseModel):
+class UserTurn(RequestModel):
     """What the user says, and what tools answered."""
-
-    model_config = RequestModel.model_config
 
     role: Literal["user"]
     content: str | UserBlocks
 
 
-class AssistantTurn(BaseModel):
+class AssistantTurn(RequestModel):
     """What the model said; as the last turn, what it is to go on with."""
-
-    model_config = RequestModel.model_config
 
     role: Literal["assistant"]
     content: str | AssistantBlocks
 
 
-class SystemTurn(BaseModel):
+class SystemTurn(RequestModel):
     """An instruction within the conversation."""
-
-    model_config = RequestModel.model_config
 
     role: Literal["system"]
     content: str | TextBlocks

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.protocol.body import JsonObject, Refused, RequestModel
 from app.protocol.responses_items import Items
@@ -27,10 +27,8 @@ Label = Annotated[str, Field(max_length=64)]
 Note = Annotated[str, Field(max_length=512)]
 
 
-class ResponseTool(BaseModel):
+class ResponseTool(RequestModel):
     """A function that the model may call. Tools of other types are refused by name."""
-
-    model_config = RequestModel.model_config
 
     type: str
     name: Name | None = None
@@ -51,10 +49,8 @@ class ResponseTool(BaseModel):
         return self
 
 
-class TextFormat(BaseModel):
+class TextFormat(RequestModel):
     """What the text of the answer must be: anything, JSON, or JSON of a schema."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
@@ -69,10 +65,8 @@ class TextFormat(BaseModel):
         return self
 
 
-class TextConfig(BaseModel):
+class TextConfig(RequestModel):
     """How the text of the answer is written."""
-
-    model_config = RequestModel.model_config
 
     format: TextFormat | None = None
     verbosity: str | None = None
@@ -84,10 +78,8 @@ class TextConfig(BaseModel):
         return self
 
 
-class ReasoningConfig(BaseModel):
+class ReasoningConfig(RequestModel):
     """Whether the model thinks before it answers."""
-
-    model_config = RequestModel.model_config
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
@@ -99,10 +91,8 @@ class ReasoningConfig(BaseModel):
         return self
 
 
-class ResponseStreamOptions(BaseModel):
+class ResponseStreamOptions(RequestModel):
     """Options of a streamed response."""
-
-    model_config = RequestModel.model_config
 
     include_obfuscation: bool | None = None
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from app.protocol.body import JsonObject, RequestModel, member
 
@@ -11,10 +11,8 @@ ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 TEXT_PARTS = ("input_text", "output_text", "text")
 
 
-class InputPart(BaseModel):
+class InputPart(RequestModel):
     """One part of a message or of a function's output. Only text is understood."""
-
-    model_config = RequestModel.model_config
 
     type: str
     text: str | None = None
@@ -38,10 +36,8 @@ class InputPart(BaseModel):
 Content = str | Annotated[list[InputPart], Field(fail_fast=True)]
 
 
-class ItemModel(BaseModel):
+class ItemModel(RequestModel):
     """What all items have. ``status`` tells what a server said of an item; it changes nothing."""
-
-    model_config = RequestModel.model_config
 
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
@@ -72,10 +68,8 @@ class OutputItem(ItemModel):
     output: Content
 
 
-class ReasoningText(BaseModel):
+class ReasoningText(RequestModel):
     """A part of what the model thought."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["reasoning_text", "text"]
     text: str

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from app.protocol.body import Refused, RequestModel
 from app.protocol.structured import StructuredFields
@@ -56,10 +56,8 @@ _STOP_SCHEMA = {
 }
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestModel):
     """Options of a streamed answer."""
-
-    model_config = RequestModel.model_config
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from app.protocol.body import RequestModel
 from engine.types import GrammarKind, GrammarSpec
@@ -47,10 +47,8 @@ Source = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(RequestModel):
     """A named schema. ``strict`` changes nothing: the schema is always enforced."""
-
-    model_config = RequestModel.model_config
 
     name: Name
     description: str | None = None
@@ -58,10 +56,8 @@ class JsonSchemaFormat(BaseModel):
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(RequestModel):
     """What an answer must be: any text, some JSON object, or JSON of a schema."""
-
-    model_config = RequestModel.model_config
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
@@ -85,10 +81,8 @@ class ResponseFormat(BaseModel):
         return None
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(RequestModel):
     """vLLM's form of the same: exactly one of its fields."""
-
-    model_config = RequestModel.model_config
 
     json_: Annotated[SchemaOrText | None, Field(alias="json")] = None
     json_object: bool | None = None
