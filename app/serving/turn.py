@@ -170,20 +170,20 @@ def _plan(
     if not tools and not may_reason(context):
         return grammar, None
     # Plain answers of models that do not reason need none of this: starts stay short.
-    from app.serving import reading as how
+    from app.serving import reading
 
     forced = bool(tools) and choice.forced
     if grammar is not None and forced:
         raise bad_field("tool_choice", f"of this kind and {grammar.param} exclude each other")
     continues = request.messages[-1].text if request.template.continue_final_message else None
-    plan = how.reading_plan(context, prompt, continues, grammar=forced or grammar is not None)
+    plan = reading.reading_plan(context, prompt, continues, grammar=forced or grammar is not None)
     parallel = request.parallel_tool_calls
     if forced:
-        grammar = how.calls_grammar(plan, tools, choice, parallel=parallel)
+        grammar = reading.calls_grammar(plan, tools, choice, parallel=parallel)
     elif grammar is not None and grammar.after is None:
-        grammar = replace(grammar, after=how.reasoning_end(plan))
+        grammar = replace(grammar, after=reading.reasoning_end(plan))
     if tools:
-        plan = how.with_calls(plan, context, tools, choice, parallel=parallel)
+        plan = reading.with_calls(plan, context, tools, choice, parallel=parallel)
     return grammar, plan
 
 
