@@ -27,7 +27,7 @@ from app.serving.sampling import sampling_params
 from app.serving.start import PromptStart, start
 from app.serving.structured import asked_grammar, compiled
 from app.serving.wire import AnswerHead, Usage, compact, event, quoted, stream
-from engine.types import SamplingParams, TokenLogprobs
+from engine.types import GrammarSpec, SamplingParams, TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -112,8 +112,9 @@ async def start_completion(context: ServingContext, request: CompletionRequest) 
     ids = await completion_prompts(
         context, request.prompts, add_special=request.add_special_tokens is not False
     )
-    grammar = await compiled(context, asked_grammar(request))
-    starts = [PromptStart(p, p, _params(context, request, len(p)), grammar) for p in ids]
+    spec = asked_grammar(request)
+    grammar = await compiled(context, spec)
+    starts = [PromptStart(p, p, _params(context, request, len(p), spec), grammar) for p in ids]
     head = AnswerHead.new("cmpl", request.model, context.engine.model.core_digest)
     labels = TokenLabels(context.text.tokenizer)
     echoes = await _echoes(context, request, ids) if request.echo else []
@@ -147,7 +148,10 @@ def _check(context: ServingContext, request: CompletionRequest) -> None:
 
 
 def _params(
-    context: ServingContext, request: CompletionRequest, prompt_tokens: int
+    context: ServingContext,
+    request: CompletionRequest,
+    prompt_tokens: int,
+    grammar: GrammarSpec | None,
 ) -> SamplingParams:
     model = context.engine.model
     budget = completion_budget(
@@ -162,6 +166,7 @@ def _params(
         defaults=context.text.info.generation,
         logprobs=(request.logprobs or 0) if chooses else request.logprobs,
         prompt_logprobs=max((count for count in asked if count is not None), default=None),
+        grammar=grammar,
     )
 
 

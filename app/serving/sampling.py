@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from app.errors import bad_field
 from app.protocol.sampling import GenerationFields
-from app.serving.structured import asked_grammar
 from engine.text.info import GenerationDefaults
-from engine.types import SamplingParams
+from engine.types import GrammarSpec, SamplingParams
 
 MAX_BIASES = 1024
 _SEED_MASK = 2**63 - 1
@@ -25,6 +24,7 @@ def sampling_params(
     defaults: GenerationDefaults,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
+    grammar: GrammarSpec | None = None,
 ) -> SamplingParams:
     """The parameters of a request's first choice.
 
@@ -53,7 +53,7 @@ def sampling_params(
         ignore_eos=bool(request.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        grammar=asked_grammar(request),
+        grammar=grammar,
     )
 
 

@@ -154,7 +154,7 @@ async def start_turn(context: ServingContext, request: TurnRequest) -> Turn:
         raise bad_field(request.messages_param, "are rendered to a prompt without tokens")
     spec, reading = _plan(context, request, prompt.text)
     grammar = await compiled(context, spec)
-    params = replace(_params(context, request, prompt.ids), grammar=spec)
+    params = _params(context, request, prompt.ids, spec)
     continued = prompt.ids if request.template.continue_final_message else ()
     begin = PromptStart(prompt.ids, continued, params, grammar, reading)
     generation = start(context, request.sampling, request.id, [begin], choices)
@@ -188,7 +188,10 @@ def _plan(
 
 
 def _params(
-    context: ServingContext, request: TurnRequest, prompt: tuple[int, ...]
+    context: ServingContext,
+    request: TurnRequest,
+    prompt: tuple[int, ...],
+    grammar: GrammarSpec | None,
 ) -> SamplingParams:
     model = context.engine.model
     budget = completion_budget(
@@ -205,4 +208,5 @@ def _params(
         defaults=context.text.info.generation,
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
+        grammar=grammar,
     )
