@@ -19,7 +19,8 @@ async def tokenize(context: ServingContext, request: TokenizeRequest) -> dict[st
         "tokens": ids,
     }
     if request.return_token_strs:
-        body["token_strs"] = [context.text.tokenizer.token_text(token) for token in ids]
+        text = context.text.tokenizer.token_text
+        body["token_strs"] = await sized(len(ids), lambda: list(map(text, ids)))
     return body
 
 
@@ -45,6 +46,8 @@ async def _ids(context: ServingContext, request: TokenizeRequest) -> tuple[int, 
         offered = () if choice.mode == "none" else tools
         chat = await chat_prompt(context, messages, request, offered, add_special=add_special)
         return chat.ids
+    if request.tools:
+        raise ApiError(400, "tools are for messages; a prompt is no conversation.", param="tools")
     text = prompt or ""
     tokenizer, parse = context.text.tokenizer, request.parse_special_tokens is not False
     return await sized(

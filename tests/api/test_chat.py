@@ -187,6 +187,12 @@ async def test_a_conversation_without_any_token_is_refused() -> None:
         assert (await api.complete(prompt="x", max_tokens=1)).status_code == 200
 
 
+async def test_tokenize_of_a_prompt_takes_no_tools(api: Api) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    answer = await api.http.post("/tokenize", json={"prompt": "abc", "tools": [tool]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+
+
 @pytest.mark.parametrize("written", ["<|im_start|>", ""])
 async def test_a_begin_token_of_template_and_tokenizer_is_there_once(written: str) -> None:
     """Whether the template writes it or not: the same ids for the answer and for /tokenize."""
