@@ -23,7 +23,7 @@ from app.serving.rules import (
     check_stream_options,
     includes_usage,
 )
-from app.serving.sampling import sampling_params
+from app.serving.sampling import first_seed, sampling_params
 from app.serving.start import PromptStart, start
 from app.serving.structured import asked_grammar, compiled
 from app.serving.wire import AnswerHead, Usage, compact, event, quoted, stream
@@ -114,7 +114,8 @@ async def start_completion(context: ServingContext, request: CompletionRequest) 
     )
     spec = asked_grammar(request)
     grammar = await compiled(context, spec)
-    starts = [PromptStart(p, p, _params(context, request, len(p), spec), grammar) for p in ids]
+    params = _params(context, request, [len(prompt) for prompt in ids], spec)
+    starts = [PromptStart(p, p, own, grammar) for p, own in zip(ids, params, strict=True)]
     head = AnswerHead.new("cmpl", request.model, context.engine.model.core_digest)
     labels = TokenLabels(context.text.tokenizer)
     echoes = await _echoes(context, request, ids) if request.echo else []
@@ -150,24 +151,25 @@ def _check(context: ServingContext, request: CompletionRequest) -> None:
 def _params(
     context: ServingContext,
     request: CompletionRequest,
-    prompt_tokens: int,
+    prompt_tokens: Sequence[int],
     grammar: GrammarSpec | None,
-) -> SamplingParams:
+) -> list[SamplingParams]:
+    """The parameters of each prompt's choices: only their room and their random seeds differ."""
     model = context.engine.model
-    budget = completion_budget(
-        prompt_tokens, request.max_tokens, DEFAULT_MAX_TOKENS, model.context_length, "prompt"
-    )
+    limits = request.max_tokens, DEFAULT_MAX_TOKENS, model.context_length, "prompt"
+    budgets = [completion_budget(tokens, *limits) for tokens in prompt_tokens]
     chooses = request.best_of is not None and request.best_of > (request.n or 1)
     asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
-    return sampling_params(
+    params = sampling_params(
         request,
-        max_tokens=budget,
+        max_tokens=min(budgets),
         vocab_size=model.vocab_size,
         defaults=context.text.info.generation,
         logprobs=(request.logprobs or 0) if chooses else request.logprobs,
         prompt_logprobs=max((count for count in asked if count is not None), default=None),
         grammar=grammar,
     )
+    return [replace(params, max_tokens=budget, seed=first_seed(request.seed)) for budget in budgets]
 
 
 async def _echoes(

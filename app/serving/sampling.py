@@ -47,7 +47,7 @@ def sampling_params(
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=_given(request.repetition_penalty, defaults.repetition_penalty, 1.0),
         logit_bias=logit_bias(request.logit_bias, vocab_size),
-        seed=choice_seed(secrets.randbits(63) if request.seed is None else request.seed, 0),
+        seed=first_seed(request.seed),
         min_tokens=min_tokens,
         stop_token_ids=stop_token_ids(request.stop_token_ids, vocab_size),
         ignore_eos=bool(request.ignore_eos),
@@ -55,6 +55,11 @@ def sampling_params(
         prompt_logprobs=prompt_logprobs,
         grammar=grammar,
     )
+
+
+def first_seed(asked: int | None) -> int:
+    """The seed of a prompt's first choice: a fresh one where none is asked for."""
+    return choice_seed(secrets.randbits(63) if asked is None else asked, 0)
 
 
 def for_choice(params: SamplingParams, index: int) -> SamplingParams:

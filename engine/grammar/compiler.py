@@ -67,7 +67,7 @@ class GrammarCompiler:
         if running is None:
             running = asyncio.ensure_future(self._compile(spec))
             self._running[spec] = running
-            running.add_done_callback(lambda _: self._running.pop(spec))
+            running.add_done_callback(lambda done: self._end(spec, done))
         try:
             return await asyncio.shield(running)
         except GrammarError as error:  # the first asker's field is not everyone's
@@ -86,6 +86,11 @@ class GrammarCompiler:
         compiled = work.result()
         self._remember(spec, compiled)
         return compiled
+
+    def _end(self, spec: GrammarSpec, done: "asyncio.Future[CompiledGrammar]") -> None:
+        del self._running[spec]
+        if not done.cancelled():
+            done.exception()  # all who asked may have left: then nobody else reads it
 
     def _remember(self, spec: GrammarSpec, compiled: CompiledGrammar) -> None:
         self._known[spec] = compiled

@@ -261,6 +261,13 @@ async def test_token_id_prompts(api: Api) -> None:
     assert [text["text"], ids["text"], *(c["text"] for c in lists)] == ["one"] * 4
 
 
+async def test_prompts_have_their_own_seeds_unless_one_is_asked_for(api: Api) -> None:
+    fields = {"prompt": ["q"] * 3, "temperature": 2, "max_tokens": 12}
+    for seed, different in ((None, 3), (7, 1)):
+        choices = (await api.complete(**fields, seed=seed)).json()["choices"]
+        assert len({choice["text"] for choice in choices}) == different
+
+
 async def test_choices_have_their_own_seeds(api: Api) -> None:
     fields = {"prompt": "q", "n": 3, "temperature": 1, "seed": 7, "max_tokens": 12}
     choices = await same(api, **fields)

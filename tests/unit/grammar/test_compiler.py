@@ -1,6 +1,7 @@
 """Compiled grammars: what they allow, what is refused, the limits, and the event loop."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -267,6 +268,25 @@ async def test_an_asker_that_leaves_does_not_end_the_others() -> None:
     await asyncio.sleep(0.01)
     leaving.cancel()
     assert verdict(await staying, "9973") != "refused"
+
+
+async def test_a_failure_that_nobody_waits_for_is_no_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client left while its grammar was compiled, which then fails."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    owner = compiler()
+    await owner.compile(GrammarSpec("json_object"))
+    monkeypatch.setattr("engine.grammar.compiler.COMPILE_SECONDS", 0.05)
+    leaving = asyncio.create_task(owner.compile(schema(SLOW)))
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    await asyncio.sleep(0.1)
+    assert leaving.cancelled()
+    del leaving  # its traceback holds the compilation, which tells when it is let go
+    gc.collect()
+    assert told == []
 
 
 def test_nothing_is_loaded_before_the_first_grammar() -> None:
