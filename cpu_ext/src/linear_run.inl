@@ -78,12 +78,20 @@ static void walk_panels(const Work& work, const Spans& spans, Share units, int u
 // Pieces that each thread should find in a phase: enough for the others to take some over. Cores
 // may differ in speed by a factor of two and more, so long work is cut as finely as it goes.
 constexpr int kPieces = 8;
+constexpr int kManyRows = 9, kManyPieces = 12;
 constexpr int kLongRows = 32;  // of the prompt role
 
-// Units of panels in a piece: whole pairs of panels, which the kernels walk together.
+// Units of panels in a piece: whole pairs of panels, which the kernels walk together. Many rows: in
+// a number of pieces that the threads can share evenly, where there is one near.
 FLARE_INLINE int piece_units(const LinearArgs& args, int units, int unit, int threads) {
-  if (args.rows - args.generated_rows >= kLongRows) return 2 / unit;
-  return ceil_div(units * unit, threads * kPieces * 2) * 2 / unit;
+  const int pair = 2 / unit;
+  if (args.rows - args.generated_rows >= kLongRows) return pair;
+  if (args.rows < kManyRows) return ceil_div(units * unit, threads * kPieces * 2) * pair;
+  const int grain = ceil_div(units * unit, threads * kManyPieces * 2) * pair;
+  for (int near = grain - pair; near <= grain + pair; near += pair) {
+    if (near > 0 && ceil_div(units, near) % threads == 0) return near;
+  }
+  return grain;
 }
 
 void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
