@@ -64,6 +64,7 @@ async def keyed() -> AsyncIterator[Application]:
     ],
 )
 async def test_keys(keyed: Application, header: bytes | None, status: int) -> None:
+    """H54: the scheme in any case, the key byte for byte."""
     headers = {} if header is None else {b"authorization": header}
     answer = await keyed.http.get("/v1/models", headers=headers)
     assert answer.status_code == status
@@ -77,6 +78,7 @@ async def test_keys(keyed: Application, header: bytes | None, status: int) -> No
 async def test_every_route_but_the_probes_asks_for_a_key(
     keyed: Application, method: str, path: str
 ) -> None:
+    """H54: all routes are covered."""
     assert (await keyed.http.request(method, f"http://flare{path}")).status_code == 401
     for probe in ("/health", "/live"):
         assert (await keyed.http.get(probe)).status_code == 200
@@ -111,6 +113,7 @@ async def test_live_switch_needs_the_admin_key_and_is_refused_by_name(keyed: App
 
 
 async def test_preflight_needs_no_key(keyed: Application) -> None:
+    """H57: browsers ask without one."""
     answer = await keyed.http.options(
         "/v1/chat/completions",
         headers={
@@ -128,6 +131,8 @@ async def test_preflight_needs_no_key(keyed: Application) -> None:
 async def test_errors_carry_cors_headers(
     keyed: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """H57: whatever refuses a request, the browser may read why."""
+
     def headers(key: str = KEY) -> dict[str, str]:
         return {"origin": ORIGIN, "authorization": f"Bearer {key}"}
 
@@ -164,6 +169,7 @@ async def test_other_origins_and_the_default_get_nothing(keyed: Application) -> 
 
 
 async def test_a_wildcard_never_comes_with_credentials() -> None:
+    """H57: a page of another origin gets no further than anyone."""
     async with application(ServerConfig(cors_origins=("*",))) as built:
         answer = await built.http.get("/v1/models", headers={"origin": ORIGIN})
         assert answer.headers["access-control-allow-origin"] == "*"

@@ -50,6 +50,7 @@ async def churn(built: Application, count: int) -> None:
 
 
 async def test_series_do_not_grow_with_what_clients_send() -> None:
+    """H55: names and paths of clients are no labels."""
     async with application() as built:
         await churn(built, 3)
         await series(built)  # the first scrape adds its own route's series

@@ -47,6 +47,7 @@ class Stream(threading.Thread):
 
 
 def test_probes_answer_while_loading_and_the_ready_line_comes_after() -> None:
+    """H51, in a process of its own."""
     with running(load=1.0) as server:
         url = server.url()
         assert httpx.get(f"{url}/health").status_code == 503
@@ -62,6 +63,7 @@ def test_probes_answer_while_loading_and_the_ready_line_comes_after() -> None:
 
 
 def test_sigterm_lets_running_streams_finish() -> None:
+    """H52: and refuses new requests meanwhile."""
     with running("--drain-seconds", "20", delay=0.02) as server:
         url = server.ready()
         streams = [Stream(url, 60) for _ in range(3)]
@@ -85,6 +87,7 @@ def test_sigterm_lets_running_streams_finish() -> None:
 
 
 def test_past_the_drain_limit_streams_get_an_error_event() -> None:
+    """H52: the drain limit."""
     with running("--drain-seconds", "0.5", delay=0.05) as server:
         url = server.ready()
         stream = Stream(url, 4000)
@@ -98,6 +101,7 @@ def test_past_the_drain_limit_streams_get_an_error_event() -> None:
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(first: signal.Signals) -> None:
+    """H52: no waiting for streams then."""
     with running("--drain-seconds", "60", delay=0.05) as server:
         url = server.ready()
         stream = Stream(url, 4000)

@@ -36,6 +36,7 @@ async def assert_unavailable(http: httpx.AsyncClient, state: str) -> None:
 
 
 async def test_loading_then_ready() -> None:
+    """H51: 503 with Retry-After until the model can serve."""
     async with application(loaded=False) as built:
         await assert_unavailable(built.http, "loading")
         await finish_loading(built)
@@ -58,6 +59,7 @@ async def test_a_failed_load_is_kept_for_the_exit_code() -> None:
 
 
 async def test_draining_refuses_new_work_and_health() -> None:
+    """H52: nothing new is taken while draining."""
     async with application() as built:
         built.service.begin_drain()
         await assert_unavailable(built.http, "draining")

@@ -56,6 +56,7 @@ def test_flag_beats_variable_beats_dotenv_beats_default(monkeypatch: pytest.Monk
 
 
 def test_an_empty_variable_is_the_default_and_hides_dotenv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H56: empty is the default."""
     Path(".env").write_text("FLARE_MIXED_PREFILL=true\nFLARE_THREADS=3\n")
     monkeypatch.setenv("FLARE_MIXED_PREFILL", "")
     monkeypatch.setenv("FLARE_THREADS", " ")
@@ -70,6 +71,7 @@ def test_an_empty_variable_is_the_default_and_hides_dotenv(monkeypatch: pytest.M
     + [(word, True) for word in ("1", "true", "TRUE", "yes", "on")],
 )
 def test_flag_words(monkeypatch: pytest.MonkeyPatch, name: str, text: str, expected: bool) -> None:
+    """H56: words for on and off."""
     monkeypatch.setenv(f"FLARE_{name.upper()}", text)
     assert getattr(from_command(), name) is expected
 
@@ -79,6 +81,7 @@ def test_flag_words(monkeypatch: pytest.MonkeyPatch, name: str, text: str, expec
 def test_other_words_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
+    """H56: no other word is either."""
     monkeypatch.setenv(name, text)
     with pytest.raises(SettingsError, match=f"{name}.*{re.escape(repr(text))}") as caught:
         from_command()
@@ -107,6 +110,7 @@ COUNTS = [
 def test_bad_numbers_name_variable_and_flag(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
+    """H56, for numbers."""
     variable, option = f"FLARE_{name.upper()}", f"--{name.replace('_', '-')}"
     with pytest.raises(SettingsError, match=f"^{option} must be"):
         from_command(f"{option}={text}")
@@ -117,6 +121,7 @@ def test_bad_numbers_name_variable_and_flag(
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_an_empty_number_is_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """H56, for numbers."""
     monkeypatch.setenv(f"FLARE_{name.upper()}", "")
     assert getattr(from_command(), name) == Settings.model_fields[name].default
 

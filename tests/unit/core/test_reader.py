@@ -156,6 +156,7 @@ class TestDamage:
                 opened.verify_storage()
 
     def test_symbolic_link(self, core: Path, path: str, tmp_path: Path) -> None:
+        """H58: a link leads out of the core."""
         (core / path).rename(tmp_path / "elsewhere")
         (core / path).symlink_to(tmp_path / "elsewhere")
         with pytest.raises(CoreFileError, match="symbolic link"):
@@ -214,6 +215,7 @@ def test_other_files_have_no_meaning(core: Path) -> None:
     ],
 )  # fmt: skip
 def test_paths_stay_inside(core: Path, path: str) -> None:
+    """H58: names in a core's manifest."""
     (core.parent / "outside").write_bytes(b"{}")
 
     def edit(values: dict[str, Any]) -> None:

@@ -67,6 +67,7 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
     "name", ["../other/model.safetensors", "/etc/hostname", "a/../../x", "C:\\x", "a\\b", "", "\0"]
 )
 def test_an_index_that_leaves_the_folder_is_refused(name: str, sharded: Path) -> None:
+    """H58: names in the index of a checkpoint."""
     index = json.loads((sharded / INDEX).read_text())
     index["weight_map"]["model.norm.weight"] = name
     (sharded / INDEX).write_text(json.dumps(index))
@@ -76,6 +77,7 @@ def test_an_index_that_leaves_the_folder_is_refused(name: str, sharded: Path) ->
 
 @pytest.mark.parametrize("which", ["shard", "config.json", INDEX])
 def test_a_link_out_of_the_folder_is_refused(which: str, sharded: Path) -> None:
+    """H58: files of the weights."""
     victim = sorted(sharded.glob("model-*.safetensors"))[0] if which == "shard" else sharded / which
     outside = sharded.parent / "outside"
     victim.rename(outside)

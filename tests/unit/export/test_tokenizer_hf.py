@@ -142,6 +142,7 @@ def test_a_missing_tokenizer_names_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    """H58: files of the text."""
     model = save_hf(tmp_path / "model", hf_tokenizer(), tokenizer_config__json=CONFIG)
     outside = tmp_path / "outside"
     outside.write_text("{}")
