@@ -63,6 +63,7 @@ FAILURES = {
     401: "A key is needed and is missing or wrong",
     403: "Switched off in the settings",
     404: "The model, or what the path names, does not exist",
+    409: "The selection cannot be served; nothing changed",
     413: "The body is too large",
     429: "The queue is full",
     500: "The engine failed on this request",

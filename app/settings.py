@@ -134,6 +134,12 @@ class Settings(BaseSettings):
     admin_key: Key | None = _setting(
         None, "access", "bearer key of POST /v1/config; unset: that route answers 403", secret=True
     )
+    live_switch: Flag = _setting(
+        True,
+        "access",
+        "let POST /v1/config change the graph selection while serving; without an admin key it "
+        "is off",
+    )
     cors_origins: Origins = _setting(
         (), "access", "comma-separated origins that browsers may call from; unset: none"
     )
@@ -167,6 +173,7 @@ class Settings(BaseSettings):
             max_queue=self.max_queue,
             cpu_isa=self.cpu_isa,
             stall_seconds=self.stall_seconds,
+            live_switch=self.live_switch and self.admin_key is not None,
         )
 
     def server_config(self) -> ServerConfig:

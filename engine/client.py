@@ -5,10 +5,15 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.cache.kv import KVCache
-from engine.errors import EngineUnavailableError, QueueFullError, RequestError
+from engine.errors import (
+    EngineUnavailableError,
+    LiveSwitchOffError,
+    QueueFullError,
+    RequestError,
+)
 from engine.live import Live, ending
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
@@ -24,6 +29,9 @@ from engine.types import (
     TokenStream,
 )
 
+if TYPE_CHECKING:  # only engines that can switch need it
+    from engine.switch import LiveSwitch
+
 logger = logging.getLogger("flare.engine")
 
 
@@ -31,7 +39,8 @@ class Engine:
     """One loaded model; implements ``engine.types.EngineClient``.
 
     Built by ``engine.factory``, started inside an event loop; all its methods are called there.
-    ``max_queue``: sequences taken in beyond those that can run at the same time.
+    ``max_queue``: sequences taken in beyond those that can run at the same time. ``live_switch``:
+    None refuses ``switch``.
     """
 
     def __init__(
@@ -43,6 +52,7 @@ class Engine:
         loop: EngineLoop,
         metrics: EngineMetrics,
         max_queue: int,
+        live_switch: "LiveSwitch | None" = None,
     ) -> None:
         self._model = model
         self._description = dict(description)
@@ -53,6 +63,8 @@ class Engine:
         self._arrivals = 0
         self._draining = False
         self._task: asyncio.Task[None] | None = None
+        self._live_switch = live_switch
+        self._switching: set[asyncio.Task[dict[str, Any]]] = set()
         _watch(metrics, scheduler, loop, admission.cache)
 
     @property
@@ -111,6 +123,27 @@ class Engine:
     def describe(self) -> dict[str, Any]:
         """The ``/v1/config`` object, without ``version``."""
         return copy.deepcopy(self._description)
+
+    async def switch(self, mixed_prefill: bool | None) -> dict[str, Any]:
+        """Change the selection between two steps; no request is dropped and no answer changes.
+
+        Returns ``describe()`` as of this switch. A switch that began is completed even when the
+        caller is cancelled. Raises LiveSwitchOffError when the engine was loaded without,
+        EngineUnavailableError unless it is ready, and SelectionError, CoreError or DeviceError as
+        loading does; then nothing has changed.
+        """
+        if self._live_switch is None:
+            raise LiveSwitchOffError("the live switch of the graph selection is off")
+        if self.state is not EngineState.READY:
+            raise EngineUnavailableError(f"the engine is {self.state.value}")
+        task = asyncio.create_task(self._switch(self._live_switch, mixed_prefill))
+        self._switching.add(task)
+        task.add_done_callback(self._switching.discard)
+        return await asyncio.shield(task)
+
+    async def _switch(self, live_switch: "LiveSwitch", requested: bool | None) -> dict[str, Any]:
+        self._description.update(await live_switch.to(requested))
+        return self.describe()
 
     async def drain(self, seconds: float) -> None:
         """Refuse new work, let what was taken in finish for up to ``seconds``, end the rest."""

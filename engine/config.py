@@ -16,7 +16,8 @@ class EngineConfig(Struct, frozen=True):
 
     mixed_prefill: the tri-state selection request. kv_cache_bytes: bytes for the KV pool.
     cpu_isa: the instruction-set path to take. stall_seconds: how long a step with prompt rows
-    should last at most while other sequences decode; 0: any time.
+    should last at most while other sequences decode; 0: any time. live_switch: the selection can
+    be changed while serving; inputs and workspace then have room for either family.
     """
 
     core: Path
@@ -34,3 +35,4 @@ class EngineConfig(Struct, frozen=True):
     max_queue: int = 1024
     cpu_isa: Isa = "auto"
     stall_seconds: float = 0.0
+    live_switch: bool = False

@@ -1,6 +1,6 @@
 """The ``/v1/config`` object: what is loaded and how it is limited."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from engine.load.select import Selection
 
 
 class Serving(Struct, frozen=True):
-    """The limits in force. kv_blocks: those that sequences can own."""
+    """The limits in force. kv_blocks: those that sequences can own. workspace_bytes: taken."""
 
     max_num_seqs: int
     max_model_len: int
@@ -20,6 +20,7 @@ class Serving(Struct, frozen=True):
     kv_blocks: int
     block_size: int
     prefix_cache: bool
+    workspace_bytes: int
 
 
 def describe(
@@ -47,8 +48,8 @@ def describe(
             "device": identity.device,
             "tuning": identity.tuning,
         },
-        "graphs": selection_values(selection, counts),
-        "ranks": [_rank(plan) for plan in plans],
+        "graphs": {**served_graphs(selection, counts, serving.workspace_bytes), "epoch": 0},
+        "ranks": [rank_values(plan) for plan in plans],
         "scheduler": {
             "max_num_seqs": serving.max_num_seqs,
             "max_model_len": serving.max_model_len,
@@ -82,7 +83,15 @@ def selection_values(selection: Selection, counts: Counts) -> dict[str, Any]:
     }
 
 
-def _rank(plan: RankPlan) -> dict[str, Any]:
+def served_graphs(selection: Selection, counts: Counts, reserved: int) -> dict[str, Any]:
+    """Return the ``graphs`` object, with the bytes of workspace that the device took."""
+    values = selection_values(selection, counts)
+    workspace: Mapping[str, int] = values["workspace_bytes"]
+    return {**values, "workspace_bytes": {**workspace, "reserved": reserved}}
+
+
+def rank_values(plan: RankPlan) -> dict[str, Any]:
+    """Return a rank's object in ``ranks``."""
     return {
         "rank": plan.rank,
         "device": plan.device,

@@ -78,6 +78,12 @@ class QueueFullError(RequestError):
     code = "queue_full"
 
 
+class LiveSwitchOffError(RequestError):
+    """The engine was loaded without the means to change its selection."""
+
+    code = "live_switch_off"
+
+
 class EngineUnavailableError(RequestError):
     """The engine is loading, draining or broken."""
 

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,6 +20,7 @@ from engine.load.budget import Budget, plan_budget, size_text
 from engine.load.memory import available_bytes
 from engine.load.plan import RankPlan, rank_plans
 from engine.load.prune import Pruned, count, prune, storage_bytes
+from engine.load.room import Room, room_for, switchable
 from engine.load.select import LoadLimits, Selection, select
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
@@ -38,15 +41,22 @@ from engine.schedule.pace import Pace, attention_depth
 from engine.schedule.scheduler import Scheduler
 from engine.types import ModelInfo
 
+if TYPE_CHECKING:
+    from engine.switch import LiveSwitch
+
 logger = logging.getLogger("flare.engine")
 
 
 class LoadPlan(Struct, frozen=True):
-    """All that is decided before any device memory is taken. ``ranks``: what each is told."""
+    """All that is decided before any device memory is taken.
+
+    room: what the device is sized for. ranks: what each is told.
+    """
 
     limits: LoadLimits
     selection: Selection
     pruned: Pruned
+    room: Room
     ranks: tuple[RankPlan, ...]
 
 
@@ -86,7 +96,7 @@ def _load(
     with phases.time("plan"):
         plan = plan_load(config, core.manifest)
     with phases.time("device"):
-        spec = device_spec(plan.ranks[0], core, plan.pruned)
+        spec = device_spec(plan.ranks[0], core, plan.pruned, plan.room)
         device = open_with(spec) if open_with else open_device(spec, config.threads, config.cpu_isa)
     with phases.time("instantiate"):
         rank = instantiate(plan.ranks[0], device, plan.pruned)
@@ -106,21 +116,38 @@ def plan_load(config: EngineConfig, manifest: Manifest) -> LoadPlan:
     limits = run_limits(config, manifest)
     selection = select(manifest.catalog, manifest.default_mixed, config.mixed_prefill, limits)
     pruned = prune(manifest.catalog, selection)
-    budget = _budget(config, manifest, limits, pruned)
+    room = _room(config, manifest, limits, pruned)
+    budget = _budget(config, manifest, limits, pruned, room)
     size = manifest.identity.tensor_parallel_size
     ranks = rank_plans(str(config.core), manifest.root_digest, size, selection, limits, budget)
     _log_plan(selection, pruned, budget)
-    return LoadPlan(limits, selection, pruned, ranks)
+    return LoadPlan(limits, selection, pruned, room, ranks)
 
 
-def _budget(config: EngineConfig, manifest: Manifest, limits: LoadLimits, pruned: Pruned) -> Budget:
+def _room(config: EngineConfig, manifest: Manifest, limits: LoadLimits, pruned: Pruned) -> Room:
+    """Room for what is retained and, with a live switch, for what may be retained later."""
+    if not config.live_switch:
+        return room_for(pruned.graphs)
+    retained = [graph.id for graph in pruned.graphs]
+    room = room_for(switchable(manifest.catalog, manifest.default_mixed, limits, retained))
+    logger.info(
+        "live switch: workspace of %s, room for either family (this one needs %s)",
+        size_text(room.workspace_bytes),
+        size_text(pruned.workspace_bytes),
+    )
+    return room
+
+
+def _budget(
+    config: EngineConfig, manifest: Manifest, limits: LoadLimits, pruned: Pruned, room: Room
+) -> Budget:
     """Size the cache; the null block, which no sequence can own, counts as workspace."""
     kv = manifest.model.kv
     return plan_budget(
         kv,
         limits,
         storage_bytes(pruned.storage, 0),
-        pruned.workspace_bytes + kv.bytes_per_block,
+        room.workspace_bytes + kv.bytes_per_block,
         available_bytes(),
         config.kv_cache_bytes,
     )
@@ -167,6 +194,7 @@ def _assemble(
         cache.capacity,
         kv.block_size,
         config.prefix_cache,
+        plan.room.workspace_bytes,
     )
     counts = count(manifest.catalog, plan.pruned)
     return Engine(
@@ -177,7 +205,19 @@ def _assemble(
         loop,
         metrics,
         config.max_queue,
+        _live_switch(config, kv.block_size, plan, rank, loop) if config.live_switch else None,
     )
+
+
+def _live_switch(
+    config: EngineConfig, block_size: int, plan: LoadPlan, rank: LocalRank, loop: EngineLoop
+) -> "LiveSwitch":
+    # Most servers have no admin key: their start does without these.
+    from engine.reselect import CoreChooser  # noqa: PLC0415
+    from engine.switch import LiveSwitch  # noqa: PLC0415
+
+    choose = CoreChooser(config.core, plan.limits, plan.room.workspace_bytes)
+    return LiveSwitch(rank, plan.pruned, loop, choose, partial(warm, block_size=block_size))
 
 
 def _model_info(manifest: Manifest, context_length: int) -> ModelInfo:

@@ -2,11 +2,17 @@
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from functools import partial
 from time import perf_counter
+from typing import Any, ParamSpec, TypeVar
 
 from engine.batch.plan import Launch, Planner
-from engine.device.base import INVALID
+from engine.core.schema import Graph
+from engine.device.base import INVALID, Executable
+from engine.errors import EngineUnavailableError
 from engine.live import Live, ending
 from engine.metrics import EngineMetrics
 from engine.runtime.results import Drawn, LaunchResult, Scored
@@ -18,6 +24,9 @@ from engine.types import FinishReason
 from engine.worker import StepThread
 
 logger = logging.getLogger("flare.engine")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class EngineLoop:
@@ -38,6 +47,7 @@ class EngineLoop:
         self._live: dict[str, Live] = {}
         self._added: list[Live] = []
         self._gone: list[Live] = []
+        self._calls: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -87,6 +97,26 @@ class EngineLoop:
         """Return when no sequence is being served."""
         await self._empty.wait()
 
+    async def between_steps(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call in the worker while no step runs; return what it returns, or raise it.
+
+        Between two steps one such call runs, so that it holds up a step, not the traffic. Raises
+        EngineUnavailableError when the loop ends first.
+        """
+        if self._closing:
+            raise EngineUnavailableError("the engine is shutting down")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.append((partial(call, *args, **kwargs), future))
+        self._wake.set()
+        return await future
+
+    def adopt(self, graphs: Seq[Graph], executables: Mapping[str, Executable]) -> None:
+        """Serve from these graphs alone from the next step on. Called through ``between_steps``."""
+        planner = Planner(graphs)
+        self._metrics.know(graphs)
+        self._runner.adopt(executables)
+        self._planner = planner
+
     async def run(self) -> None:
         """Step while there is work, sleep while there is none, until ``close``.
 
@@ -95,9 +125,11 @@ class EngineLoop:
         self._worker.start()
         try:
             while not self._closing:
+                if self._calls:
+                    await self._run_call()
                 if self._live or self._gone:
                     await self.step()
-                else:
+                elif not self._calls:
                     self._rest()
                     await self._wake.wait()
                 self._wake.clear()
@@ -108,12 +140,30 @@ class EngineLoop:
         finally:
             self._closing = True
             self.end_all("the server is shutting down")
+            self._refuse_calls()
             self._worker.stop()
 
     def close(self) -> None:
         """Let ``run`` return after the current step."""
         self._closing = True
         self._wake.set()
+
+    async def _run_call(self) -> None:
+        call, future = self._calls.popleft()
+        try:
+            result = await self._worker.run(call)
+        except Exception as error:  # handed to whoever awaits
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
+
+    def _refuse_calls(self) -> None:
+        for _, future in self._calls:
+            if not future.done():
+                future.set_exception(EngineUnavailableError("the engine is shutting down"))
+        self._calls.clear()
 
     async def step(self) -> None:
         """Serve one step."""

@@ -19,6 +19,8 @@ SPEC_KINDS = (Kind.VERIFY, Kind.DRAFT)
 class EngineMetrics:
     """All series of an engine. ``graphs``: the retained ones, whose series start at zero.
 
+    A live switch adds graphs with ``know``; what was counted of those it prunes stays.
+
     The step kind is what the step carried: decode rows, prefill chunks, or both ("mixed"),
     whichever family of graphs served it.
     """
@@ -28,7 +30,8 @@ class EngineMetrics:
         self._requests()
         self._latencies()
         self._cache()
-        self._launches(tuple(graphs))
+        self._launches()
+        self.know(graphs)
 
     def _requests(self) -> None:
         registry = self.registry
@@ -86,19 +89,19 @@ class EngineMetrics:
             "flare_prefix_cache_hits", "Prompt tokens found", registry=registry
         )
 
-    def _launches(self, graphs: tuple[Graph, ...]) -> None:
+    def _launches(self) -> None:
         registry = self.registry
-        launches = Counter(
+        self._launched = Counter(
             "flare_graph_launches", "Replays of a graph", ["kind", "graph"], registry=registry
         )
-        padded = Counter(
+        self._padding = Counter(
             "flare_padded_tokens",
             "Rows of graph capacity beyond the rows present",
             ["kind"],
             registry=registry,
         )
-        self._launch_counts = {g.id: launches.labels(g.kind.value, g.id) for g in graphs}
-        self._padded = {kind: padded.labels(kind.value) for kind in {g.kind for g in graphs}}
+        self._launch_counts: dict[str, Counter] = {}
+        self._padded: dict[Kind, Counter] = {}
         steps = Histogram(
             "flare_step_duration_seconds",
             "Launches of one step",
@@ -116,6 +119,13 @@ class EngineMetrics:
         self._phases = Gauge(
             "flare_load_phase_seconds", "Time to load, by phase", ["phase"], registry=registry
         )
+
+    def know(self, graphs: Iterable[Graph]) -> None:
+        """Have series for these graphs; those of known ones go on."""
+        for graph in graphs:
+            kind = graph.kind.value
+            self._launch_counts.setdefault(graph.id, self._launched.labels(kind, graph.id))
+            self._padded.setdefault(graph.kind, self._padding.labels(kind))
 
     def loaded(self, phases: Mapping[str, float]) -> None:
         """Record how long each phase of loading took."""

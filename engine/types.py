@@ -213,6 +213,14 @@ class EngineClient(Protocol):
         """The ``/v1/config`` object, without ``version``."""
         ...
 
+    async def switch(self, mixed_prefill: bool | None) -> dict[str, Any]:
+        """Change the graph selection between two steps; return the new ``describe()``.
+
+        Raises LiveSwitchOffError, EngineUnavailableError or what loading that selection raises;
+        then nothing has changed.
+        """
+        ...
+
     async def drain(self, seconds: float) -> None:
         """Refuse new work, let running sequences finish for up to ``seconds``, then abort."""
         ...

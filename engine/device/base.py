@@ -1,6 +1,6 @@
 """The device interface: what serving asks of a device, CPU or CUDA or a test double."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -110,6 +110,14 @@ class Device(Protocol):
     def sampler(self) -> DeviceSampler: ...
 
     def instantiate(self, graph: Graph, program: Program) -> Executable: ...
+
+    def hold(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take these storage tensors in, beside those that are held."""
+        ...
+
+    def keep(self, names: Collection[str]) -> None:
+        """Let go of the storage tensors not named, and of what instantiating left behind."""
+        ...
 
     def scrub(self, blocks: Sequence[int]) -> None:
         """Zero these cache blocks in all layers (their content was not finite)."""

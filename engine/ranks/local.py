@@ -10,10 +10,11 @@ from engine.cache.pool import NULL_BLOCK
 from engine.core.errors import DanglingReferenceError, DigestMismatchError
 from engine.core.reader import Core
 from engine.core.schema import Graph, Kind
-from engine.device.base import BatchShape, Device, Executable, capacity_of
+from engine.device.base import BatchShape, Device, Executable
 from engine.ir.program import Domain
 from engine.load.plan import RankPlan
 from engine.load.prune import Pruned
+from engine.load.room import Room
 
 Weights = Mapping[str, NDArray[np.generic]]
 
@@ -44,7 +45,7 @@ class LocalRank(Struct, frozen=True):
     executables: Mapping[str, Executable]
 
 
-def device_spec(plan: RankPlan, core: Core, pruned: Pruned) -> DeviceSpec:
+def device_spec(plan: RankPlan, core: Core, pruned: Pruned, room: Room) -> DeviceSpec:
     """Say what the rank's device must hold. Raises CoreError when plan and core disagree."""
     if plan.catalog_digest != core.digest:
         raise DigestMismatchError(
@@ -57,9 +58,9 @@ def device_spec(plan: RankPlan, core: Core, pruned: Pruned) -> DeviceSpec:
     return DeviceSpec(
         plan,
         core,
-        capacity_of(pruned.graphs),
+        room.capacity,
         {t.name: core.tensor(t.name, t.rank) for t in pruned.storage if t.rank == plan.rank},
-        pruned.workspace_bytes,
+        room.workspace_bytes,
         plan.num_blocks + 1,
         -(-plan.max_model_len // size),
     )

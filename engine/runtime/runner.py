@@ -29,6 +29,10 @@ class ModelRunner:
         self._tables = tables
         self._grammars = grammars
 
+    def adopt(self, executables: Mapping[str, Executable]) -> None:
+        """Replay these from now on; the ones before are released."""
+        self._executables = dict(executables)
+
     def execute(self, output: SchedulerOutput, launches: Sequence[Launch]) -> list[LaunchResult]:
         """Run a step's launches, in order; each sees what the earlier ones wrote."""
         self.apply(output)

@@ -7,27 +7,34 @@ role or a lost recomputation is an error, or another text.
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from engine.batch.plan import Planner
 from engine.cache.kv import KVCache
 from engine.client import Engine
-from engine.core.schema import FAMILY_OF_KIND, Graph, Kind
+from engine.core.schema import FAMILY_OF_KIND, Catalog, Family, Graph, Kind
+from engine.describe import rank_values, served_graphs
 from engine.device.base import BatchShape, InputBuffers, capacity_of
 from engine.device.reference.sampler import ReferenceSampler
 from engine.ir.program import Domain, Program
+from engine.load.plan import RankPlan
+from engine.load.prune import count, prune
+from engine.load.select import LoadLimits, select
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
+from engine.ranks.local import LocalRank
 from engine.runtime.grammar import SlotGrammars
 from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
 from engine.schedule.scheduler import Scheduler
+from engine.switch import Choice, LiveSwitch
 from engine.types import ModelInfo, SamplingParams
 
 EMPTY = -1
@@ -118,7 +125,8 @@ class ScriptedDevice:
     """Implements ``engine.device.base.Device`` in numpy.
 
     ``replays``: the shape and graph id of every replay. ``fail``: an exception that the next
-    replay raises. ``delay`` may be changed while serving.
+    replay raises; ``refuse``: one that the next instantiation raises. ``delay`` may be changed
+    while serving.
     """
 
     def __init__(
@@ -127,6 +135,8 @@ class ScriptedDevice:
         self.behaviour = behaviour
         self.delay = behaviour.delay
         self.fail: Exception | None = None
+        self.refuse: Exception | None = None
+        self.made: list[str] = []  # graph ids, as they were instantiated
         self.replays: list[tuple[str, BatchShape]] = []
         self.written: list[tuple[int, int]] = []  # (cache slot, absolute position)
         self._block_size = block_size
@@ -145,7 +155,17 @@ class ScriptedDevice:
         return self._sampler
 
     def instantiate(self, graph: Graph, program: Program) -> "ScriptedExecutable":
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+        self.made.append(graph.id)
         return ScriptedExecutable(self, graph)
+
+    def hold(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
+        assert not weights, "scripted graphs have no weights"
+
+    def keep(self, names: Collection[str]) -> None:
+        assert not names, "scripted graphs have no weights"
 
     def scrub(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -272,6 +292,28 @@ def synthetic_graphs(
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptedChooser:
+    """Implements ``engine.switch.Chooser`` on a catalog of synthetic graphs."""
+
+    catalog: Catalog
+    limits: LoadLimits
+
+    def __call__(self, plan: RankPlan, requested: bool | None, held: frozenset[str]) -> Choice:
+        selection = select(self.catalog, True, requested, self.limits)
+        pruned = prune(self.catalog, selection)
+        told = replace(
+            plan, requested=requested, family=selection.family, retained=selection.retained
+        )
+        graphs = served_graphs(selection, count(self.catalog, pruned), 0)
+        return Choice(told, pruned, {}, graphs, (rank_values(told),))
+
+
+def _plan(max_num_seqs: int, max_model_len: int, max_step_tokens: int) -> RankPlan:
+    limits = (max_num_seqs, max_model_len, max_step_tokens)
+    return RankPlan(0, 1, "x", "0" * 64, "cpu", None, Family.SEPARATE, (), *limits, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptedEngine:
     """The real engine, its scripted device, and the parts that tests look into."""
 
@@ -297,15 +339,26 @@ def scripted_engine(
     prefix_cache: bool = True,
     max_queue: int = 64,
     model_id: str = "scripted",
+    live_switch: bool = True,
+    captured_mixed: bool = True,
 ) -> ScriptedEngine:
     """Build the real engine on a scripted device. Call ``engine.start()`` in an event loop.
 
-    num_blocks counts the null block, which is never handed out.
+    num_blocks counts the null block, which is never handed out. mixed: the family served at first.
+    captured_mixed: whether a live switch finds mixed graphs.
     """
     behaviour = behaviour or Behaviour()
-    graphs = synthetic_graphs(max_num_seqs, max_step_tokens, mixed, logits=12)
+    captured = synthetic_graphs(max_num_seqs, max_step_tokens, captured_mixed, logits=12)
+    choose = ScriptedChooser(
+        Catalog(captured, (), (), (), {graph.program: None for graph in captured}),
+        LoadLimits(max_num_seqs, max_model_len, max_step_tokens),
+    )
+    choice = choose(
+        _plan(max_num_seqs, max_model_len, max_step_tokens), mixed and captured_mixed, frozenset()
+    )
+    graphs = choice.pruned.graphs
     width = -(-max_model_len // block_size)
-    device = ScriptedDevice(behaviour, capacity_of(graphs), num_blocks, block_size, width)
+    device = ScriptedDevice(behaviour, capacity_of(captured), num_blocks, block_size, width)
     cache = KVCache(num_blocks, block_size, prefix_cache)
     scheduler = Scheduler(cache, max_num_seqs, max_step_tokens)
     tables = SlotTables(scheduler.max_running, max_model_len, block_size)
@@ -315,14 +368,22 @@ def scripted_engine(
     runner = ModelRunner(device, executables, tables, grammars)
     loop = EngineLoop(scheduler, Planner(graphs), runner, metrics)
     length = min(max_model_len, cache.capacity_tokens)
+    rank = LocalRank(choice.plan, device, executables)
+    switch = LiveSwitch(rank, choice.pruned, loop, choose, lambda rank, graphs: None)
     engine = Engine(
         _model(behaviour, model_id, length),
-        {"object": "config", "scheduler": {"max_num_seqs": scheduler.max_running}},
+        {
+            "object": "config",
+            "graphs": {**choice.graphs, "epoch": 0},
+            "ranks": list(choice.ranks),
+            "scheduler": {"max_num_seqs": scheduler.max_running},
+        },
         Admission(cache, behaviour.vocab_size, length, frozenset(behaviour.eos)),
         scheduler,
         loop,
         metrics,
         max_queue,
+        switch if live_switch else None,
     )
     return ScriptedEngine(engine, device, scheduler, cache)
 

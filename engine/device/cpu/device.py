@@ -1,6 +1,6 @@
 """The CPU device of one rank: native memory, executables and sampler."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import flare_cpu
 import numpy as np
@@ -22,7 +22,7 @@ PREFERENCE = ("amx", "avx512", "avx2", "neon")
 class CpuDevice:
     """Implements ``engine.device.base.Device`` on the native extension.
 
-    capacity: the largest batch of the graphs that will be instantiated. weights: storage tensors
+    capacity: the largest batch of the graphs that may be instantiated. weights: storage tensors
     by name (F32 for plain ones, U8 for packed ones), kept, not copied where 64-byte aligned.
     workspace_bytes: the largest arena of these graphs. num_blocks: blocks of the KV pool;
     max_blocks: of one sequence. isa "auto" takes the best path that the processor has.
@@ -121,6 +121,15 @@ class CpuDevice:
         except (ValueError, MemoryError) as error:
             raise DeviceError(f"graph {graph.id}: {error}") from error
         return CpuExecutable(self, native, self._output(program))
+
+    def hold(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take these storage tensors in, beside those that are held."""
+        self._weights.update(all_bytes(weights))
+
+    def keep(self, names: Collection[str]) -> None:
+        """Let go of the storage tensors not named, and of the launches lowered so far."""
+        self._weights = {name: self._weights[name] for name in self._weights if name in names}
+        self._lowering = Lowering()
 
     def show(self, logits: NDArray[np.float32]) -> None:
         """Make these the rows that the sampler reads."""

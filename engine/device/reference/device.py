@@ -1,6 +1,6 @@
 """The reference device: runs any program with torch float32 ops on the CPU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -57,6 +57,16 @@ class ReferenceDevice:
     def instantiate(self, graph: Graph, program: Program) -> ReferenceExecutable:
         """Return an executable that shares this device's inputs, cache and logits."""
         return ReferenceExecutable(program, self._state)
+
+    def hold(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take these storage tensors in, beside those that are held."""
+        self._state.weights = {**self._state.weights, **weights}
+
+    def keep(self, names: Collection[str]) -> None:
+        """Let go of the storage tensors not named, and of all that were dequantised."""
+        held = self._state.weights
+        self._state.weights = {name: held[name] for name in held if name in names}
+        self._state.dense.clear()
 
     def scrub(self, blocks: Sequence[int]) -> None:
         """Zero these cache blocks in all layers."""

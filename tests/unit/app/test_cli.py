@@ -58,7 +58,8 @@ def test_every_command_has_help_with_examples(
 def test_run_has_an_option_for_every_setting() -> None:
     options = {option for action in make_parser()._actions for option in action.option_strings}
     expected = {f"--{name.replace('_', '-')}" for name in Settings.model_fields if name != "core"}
-    assert expected | {"--no-mixed-prefill", "--no-prefix-cache", "-h", "--help"} == options
+    flags = {"--no-mixed-prefill", "--no-prefix-cache", "--no-live-switch"}
+    assert expected | flags | {"-h", "--help"} == options
 
 
 @pytest.mark.parametrize(

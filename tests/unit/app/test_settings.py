@@ -219,8 +219,21 @@ def test_every_engine_setting_arrives(monkeypatch: pytest.MonkeyPatch, way: str)
     config = from_command(*arguments).engine_config(Path("my.core"))
     for name, (_, value) in ENGINE.items():
         assert getattr(config, RENAMED.get(name, name)) == value
-    known = {RENAMED.get(name, name) for name in ENGINE} | {"core"}
+    known = {RENAMED.get(name, name) for name in ENGINE} | {"core", "live_switch"}
     assert known == set(EngineConfig.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on"),
+    [
+        ([], False),
+        (["--live-switch"], False),
+        (["--admin-key", "k"], True),
+        (["--admin-key", "k", "--no-live-switch"], False),
+    ],
+)
+def test_the_live_switch_needs_an_admin_key(arguments: list[str], on: bool) -> None:
+    assert from_command(*arguments).engine_config(Path("x")).live_switch is on
 
 
 def test_every_server_setting_arrives() -> None:

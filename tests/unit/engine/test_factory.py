@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from engine.config import EngineConfig
 from engine.core.codec import decode_manifest
+from engine.core.schema import Kind
 from engine.errors import CoreError, DeviceError, SelectionError, SettingsError
 from engine.factory import load_engine, plan_load
 from engine.load.plan import parse_rank_plan
@@ -81,10 +82,34 @@ def test_the_description_has_the_keys_of_the_contract(core: Path) -> None:
         "kernels",
         "storage_bytes",
         "workspace_bytes",
+        "epoch",
     ]
+    assert described["graphs"]["epoch"] == 0
     assert described["speculative"] == {"method": "off", "draft_tokens": 0}
     assert described["prefix_cache"] == {"enabled": True}
     assert described["core"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize("live_switch", [True, False])
+def test_a_device_has_room_for_the_other_family_only_with_a_live_switch(live_switch: bool) -> None:
+    base = manifest()
+    grown = tuple(
+        replace(graph, workspace_bytes=10**6, domain=replace(graph.domain, seqs=9))
+        if graph.kind is Kind.MIXED
+        else graph
+        for graph in base.catalog.graphs
+    )
+    core = replace(base, catalog=replace(base.catalog, graphs=grown))
+    config = EngineConfig(core=Path("x"), mixed_prefill=False, live_switch=live_switch)
+    plan = plan_load(config, core)
+    assert not any(graph.kind is Kind.MIXED for graph in plan.pruned.graphs)
+    small = max(graph.workspace_bytes for graph in plan.pruned.graphs)
+    assert plan.room.workspace_bytes == (10**6 if live_switch else small)
+    assert plan.room.capacity.seqs == (9 if live_switch else 4)
+    both = plan_load(replace(config, mixed_prefill=True), core)
+    assert both.room.workspace_bytes == 10**6
+    alone = replace(base, catalog=replace(base.catalog, graphs=plan.pruned.graphs))
+    assert plan_load(config, alone).room.workspace_bytes == small
 
 
 def test_limits_of_the_run_reach_the_rank(core: Path) -> None:
