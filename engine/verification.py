@@ -1,6 +1,7 @@
-"""The checks of ``flare verify``: digests, catalog, programs, numerics, selections, values."""
+"""The checks of ``flare verify``: digests, catalog, programs, numerics, selections, values, and
+a canary for every graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -8,8 +9,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from engine.canary import replay_canaries
 from engine.core.digests import bytes_digest
-from engine.core.errors import DigestMismatchError, StorageInvalidError
+from engine.core.errors import DigestMismatchError, RowInvarianceError, StorageInvalidError
 from engine.core.reader import Core, open_core
 from engine.core.schema import StorageTensor
 from engine.core.validate import validate
@@ -18,35 +20,61 @@ from engine.errors import SelectionError
 from engine.inspection import core_limits
 from engine.kernels.layouts import PANEL, unpack
 from engine.load.select import select
+from engine.ranks.local import OpenDevice
 
 _PANELS_AT_ONCE = 256
 _BF16_EXPONENT = 0x7F80
 
 
 class Check(Struct, frozen=True):
-    """One check that passed: what was looked at, what was found, and seconds."""
+    """One check: what was looked at, what was found, and seconds. Only canaries may not pass."""
 
     name: str
     found: str
     seconds: float
+    passed: bool = True
 
 
-def verify_core(path: Path, report: Callable[[Check], None] = lambda _: None) -> list[Check]:
-    """Check everything that can be known of a core without running it.
+def verify_core(
+    path: Path,
+    report: Callable[[Check], None] = lambda _: None,
+    open_with: OpenDevice | None = None,
+) -> list[Check]:
+    """Check everything that can be known of a core, and replay each of its graphs.
 
-    ``report`` is called after each check. Raises the first fault as a CoreError.
+    ``report`` is called after each check; ``open_with`` replaces the device (tests). Raises the
+    first fault as a CoreError, one of a canary when all graphs were replayed; DeviceError when
+    this machine's device cannot take the core.
     """
     checks: list[Check] = []
-    started = perf_counter()
     with open_core(path) as core:
-        for name, run in _CHECKS:
-            found = run(core)
+        started = perf_counter()
+        for name, found, passed in _results(core, open_with):
             now = perf_counter()
-            check = Check(name, found, now - started)
+            checks.append(Check(name, found, now - started, passed))
             started = now
-            report(check)
-            checks.append(check)
+            report(checks[-1])
+    failed = [check.name for check in checks if not check.passed]
+    if failed:
+        raise RowInvarianceError(
+            f"graphs {', '.join(failed)}: expected the same bits for a row alone and in a batch",
+            hint="serve with another selection, or export the core again; please report it",
+        )
     return checks
+
+
+def _results(core: Core, open_with: OpenDevice | None) -> Iterator[tuple[str, str, bool]]:
+    for name, run in _CHECKS:
+        yield name, run(core), True
+    device = core.manifest.identity.device
+    if device != "cpu" and open_with is None:
+        yield "canaries", f"not replayed: the core is for {device}", True
+        return
+    for canary in replay_canaries(core, open_with):
+        found = f"{canary.sequences} sequences in one launch, the bits of each alone"
+        if canary.wrong:
+            found = f"{canary.wrong} of {canary.sequences} sequences have other bits than alone"
+        yield canary.graph, found, not canary.wrong
 
 
 def _digests(core: Core) -> str:

@@ -1,4 +1,4 @@
-"""``flare verify``: check a core without running it."""
+"""``flare verify``: check a core, and replay each of its graphs once."""
 
 from pathlib import Path
 
@@ -6,15 +6,16 @@ from app.commands.arguments import Parser
 from engine.verification import Check, verify_core
 
 DESCRIPTION = """\
-Check everything that can be known of a core without running it: digests of every file and tensor,
-the catalog, the programs, one numerics class for each weight and role (what makes answers
-independent of the batch), what each selection would keep, and that all stored values are finite.
-The first fault ends the check with exit code 3."""
+Check everything that can be known of a core: digests of every file and tensor, the catalog, the
+programs, one numerics class for each weight and role (what makes answers independent of the batch),
+what each selection would keep, and that all stored values are finite. Then replay each graph on a
+full batch: every row must have the bits that it has alone, on the smallest separate graph.
+The first fault ends the check with exit code 3; a graph that fails is named FAILED."""
 EXAMPLES = "  flare verify my.core"
 
 
 def main(arguments: list[str]) -> int:
-    """Print one line for each check that passes. Raises CoreError at the first fault."""
+    """Print one line for each check. Raises CoreError for a fault."""
     parser = Parser("verify", DESCRIPTION, EXAMPLES)
     parser.add_argument("core", metavar="CORE", type=Path, help="path of the core")
     given = parser.parse_args(arguments)
@@ -24,4 +25,5 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(check: Check) -> None:
-    print(f"ok  {check.name:<11}{check.found} ({check.seconds:.2f} s)", flush=True)
+    state = "ok" if check.passed else "FAILED"
+    print(f"{state:<4}{check.name:<13}{check.found} ({check.seconds:.2f} s)", flush=True)

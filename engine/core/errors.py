@@ -75,3 +75,7 @@ class RankMismatchError(CoreError):
 
 class ModelInvalidError(CoreError):
     """The model's sizes or the core's limits make no sense together."""
+
+
+class RowInvarianceError(CoreError):
+    """A graph gave a row other bits in a batch than the row has alone."""

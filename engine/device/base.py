@@ -109,6 +109,11 @@ class Device(Protocol):
     @property
     def sampler(self) -> DeviceSampler: ...
 
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """Logits rows of the last replay: [rows, logits_width], valid until the next one."""
+        ...
+
     def instantiate(self, graph: Graph, program: Program) -> Executable: ...
 
     def hold(self, weights: Mapping[str, NDArray[np.generic]]) -> None:

@@ -154,6 +154,10 @@ class ScriptedDevice:
     def sampler(self) -> CheckedSampler:
         return self._sampler
 
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        return self._logits
+
     def instantiate(self, graph: Graph, program: Program) -> "ScriptedExecutable":
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
