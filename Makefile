@@ -67,7 +67,7 @@ $(VENV)/.tools: $(VENV)/.venv pyproject.toml
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE)
 	@echo "flare: building the native code and installing (a minute or more)"
-	@$(PIP) --no-build-isolation --editable .
+	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@$(BIN)/python -m compileall -q app engine  # bytecode ready: starts stay short
 	@touch $@
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "serve a core over the OpenAI API",
     "inspect": "show what a core holds, and what a selection would keep",
     "verify": "check a core: digests, catalog, programs, storage",
+    "bench": "send a load to a running server and measure it",
 }
 USAGE = f"""\
 usage: flare COMMAND [OPTIONS]

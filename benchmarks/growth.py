@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from app.bench.stats import median
 from benchmarks.chart import Chart, svg
 from benchmarks.serving.machine import machine
 from benchmarks.serving.report import rows_of
-from benchmarks.serving.stats import median
 from engine.client import Engine
 from engine.config import EngineConfig
 from engine.factory import load_engine

@@ -1,18 +1,6 @@
 """What is measured: names, units, and which direction is better."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One column of the report. ``digits``: decimals shown."""
-
-    name: str
-    title: str
-    unit: str
-    higher_is_better: bool
-    digits: int
-
+from app.bench.figures import Metric
 
 METRICS = (
     Metric("start_s", "start to first token", "s", False, 2),

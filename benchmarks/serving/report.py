@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.serving.metrics import METRICS, Metric
+from app.bench.figures import Metric
+from benchmarks.serving.metrics import METRICS
 from benchmarks.serving.results import Entry, Run
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from benchmarks.serving.metrics import Metric
-from benchmarks.serving.stats import advantage, best, median
+from app.bench.figures import Metric
+from app.bench.stats import advantage, best, median
 
 
 @dataclass(frozen=True, slots=True)

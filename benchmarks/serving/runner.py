@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.serving.client import Client, ReplyError
+from app.bench.client import Client, ReplyError
 from benchmarks.serving.process import Process, ServerError, free_port
 from benchmarks.serving.prompts import Prompts
 from benchmarks.serving.results import Sample

@@ -5,9 +5,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from benchmarks.serving.client import Client, Reply
+from app.bench.client import Client, Reply
+from app.bench.stats import gaps, median, percentile
 from benchmarks.serving.prompts import Prompts
-from benchmarks.serving.stats import gaps, median, percentile
 
 BURST_PROMPT = 256
 OUTPUT = 128

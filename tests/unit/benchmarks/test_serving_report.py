@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.bench.figures import Metric
 from benchmarks.serving.__main__ import chosen, scenarios_named
-from benchmarks.serving.metrics import METRICS, Metric
+from benchmarks.serving.metrics import METRICS
 from benchmarks.serving.report import markdown
 from benchmarks.serving.results import Entry, Run, Sample, merged, run_of
 from benchmarks.serving.servers import Models, all_servers

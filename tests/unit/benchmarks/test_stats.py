@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.bench.client import Client, Reply, ReplyError
+from app.bench.stats import advantage, best, gaps, percentile
 from benchmarks.chart import Chart, round_up, svg
 from benchmarks.growth import Point, Trace, charts, medians, shapes_of, steady_rate
-from benchmarks.serving.client import Client, Reply, ReplyError
 from benchmarks.serving.scenarios import arrival_figures
-from benchmarks.serving.stats import advantage, best, gaps, percentile
 
 finite = st.floats(-1e6, 1e6)
 

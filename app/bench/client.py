@@ -6,7 +6,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-import httpx
+from engine.errors import SettingsError
+
+try:
+    import httpx
+except ModuleNotFoundError as missing:
+    raise SettingsError(
+        "this command needs httpx, which is not installed", "pip install 'flare-serve[bench]'"
+    ) from missing
 
 
 class ReplyError(RuntimeError):
@@ -42,7 +49,8 @@ class Reply:
 class Client:
     """Streams completions from one base URL (ends in /v1). Use as an async context manager.
 
-    ``body``: fields of every request. ``transport`` replaces the network (tests).
+    ``body``: fields of every request. ``api_key``: sent as bearer token. ``transport`` replaces
+    the network (tests).
     """
 
     def __init__(
@@ -51,11 +59,16 @@ class Client:
         body: Mapping[str, object],
         timeout_s: float,
         transport: httpx.AsyncBaseTransport | None = None,
+        api_key: str | None = None,
     ) -> None:
         # A connection per request: no server is measured on another one's keep-alive.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(
-            limits=limits, timeout=timeout_s, trust_env=False, transport=transport
+            limits=limits,
+            timeout=timeout_s,
+            trust_env=False,
+            transport=transport,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
         )
         self._url = f"{base_url}/completions"
         self._body = body

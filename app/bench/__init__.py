@@ -1,0 +1,1 @@
+"""Loads for servers, and the figures of what came back."""

@@ -1,0 +1,86 @@
+"""Measure one cell of a server: warm it, send a load, read its counters around it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.bench.client import Client
+from app.bench.drive import Outcome, drive
+from app.bench.endpoint import Counters, Endpoint
+from app.bench.figures import Figures, figures
+from app.bench.plan import WARM_OUTPUT, Plan
+from app.bench.stats import percentile
+from app.bench.words import words
+from app.bench.workloads import Request
+from engine.errors import FlareError
+
+WARM_REPEAT = -1  # a seed that no measured repeat has
+BODY: Mapping[str, object] = {"stream_options": {"include_usage": True}, "ignore_eos": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One repeat of one cell. ``counters``: how much a Flare server's grew meanwhile."""
+
+    concurrency: int
+    repeat: int
+    outcome: Outcome
+    figures: Figures
+    counters: Counters | None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the report; ``requests`` in the order of the workload."""
+        counted = self.counters
+        return {
+            "concurrency": self.concurrency,
+            "repeat": self.repeat,
+            "seconds": self.outcome.seconds,
+            "figures": self.figures,
+            "graph_launches": None if counted is None else counted.launches,
+            "padded_tokens": None if counted is None else counted.padded,
+            "preemptions": None if counted is None else counted.preemptions,
+            "prefix_cache_hit_tokens": None if counted is None else counted.prefix_hits,
+            "requests": [
+                {
+                    "index": answer.index,
+                    "due_s": answer.due,
+                    "first_token_s": answer.wait,
+                    "prompt_tokens": answer.prompt_tokens,
+                    "tokens": answer.tokens,
+                    "longest_gap_s": max(answer.gaps, default=None),
+                    "median_gap_s": percentile(answer.gaps, 50) if answer.gaps else None,
+                }
+                for answer in self.outcome.answers
+            ],
+            "failures": [{"index": i, "error": why} for i, why in self.outcome.failures],
+        }
+
+
+async def warm(client: Client, plan: Plan, concurrency: int) -> None:
+    """All streams at once, with the cell's lengths, short answers and other prompts."""
+    requests = plan.made(concurrency, WARM_REPEAT)[:concurrency]
+    short = [
+        Request(words(r.prompt_tokens, f"warm {i}"), r.prompt_tokens, WARM_OUTPUT)
+        for i, r in enumerate(requests)
+    ]
+    _check(await drive(client, short, concurrency), len(short))
+
+
+async def measure(
+    client: Client, endpoint: Endpoint, plan: Plan, concurrency: int, repeat: int, ours: bool
+) -> Measured:
+    """One repeat. ``ours``: the server is Flare, and has counters.
+
+    Raises FlareError when every request failed.
+    """
+    requests = plan.made(concurrency, repeat)
+    before = await endpoint.counters() if ours else None
+    outcome = await drive(client, requests, concurrency)
+    grown = (await endpoint.counters()).since(before) if before is not None else None
+    _check(outcome, len(requests))
+    return Measured(concurrency, repeat, outcome, figures(outcome, plan.objective), grown)
+
+
+def _check(outcome: Outcome, count: int) -> None:
+    if not outcome.answers:
+        raise FlareError(f"all {count} requests failed; the first: {outcome.failures[0][1]}")
