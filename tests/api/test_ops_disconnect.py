@@ -14,11 +14,12 @@ from app.middleware import BoundaryMiddleware
 from tests.support.application import Served, served
 from tests.support.scripted import Behaviour
 
+ABORTED = 'flare_requests_finished_total{reason="abort"} '
 CONFIG = ServerConfig(api_keys=("k",), cors_origins=("https://a.example",), ping_seconds=1)
 
 
-async def send_and_leave(server: Served, body: dict[str, object], after: float) -> None:
-    """Send a completion request over a plain socket, and close it ``after`` seconds later."""
+async def send_and_leave(server: Served, body: dict[str, object]) -> None:
+    """Send a completion request over a plain socket, and close it while the request runs."""
     parts = urlsplit(server.url)
     _, writer = await asyncio.open_connection(parts.hostname, parts.port)
     data = json.dumps({"model": "scripted", **body}).encode()
@@ -28,36 +29,47 @@ async def send_and_leave(server: Served, body: dict[str, object], after: float) 
     )
     writer.write(head.encode() + data)
     await writer.drain()
-    await asyncio.sleep(after)
-    assert server.parts.scheduler.running + server.parts.scheduler.waiting == 1
+    await until_running(server)
     writer.close()
     await writer.wait_closed()
 
 
-async def until_idle(server: Served, seconds: float) -> bool:
-    """Whether nothing runs and no block is held within ``seconds``."""
-    scheduler, cache = server.parts.scheduler, server.parts.cache
-    for _ in range(int(seconds / 0.02)):
-        if scheduler.running + scheduler.waiting == 0 and cache.used == 0:
-            return True
+async def until_running(server: Served) -> None:
+    for _ in range(500):
+        if server.parts.scheduler.running == 1:
+            return
         await asyncio.sleep(0.02)
-    return False
+    raise AssertionError("the request does not run")
+
+
+async def aborted(server: Served) -> int:
+    """How many requests were aborted, once nothing runs and no block is held."""
+    scheduler, cache = server.parts.scheduler, server.parts.cache
+    for _ in range(500):
+        if scheduler.running + scheduler.waiting == 0 and cache.used == 0:
+            break
+        await asyncio.sleep(0.02)
+    assert scheduler.running + scheduler.waiting + cache.used == 0
+    async with httpx.AsyncClient(headers={"Authorization": "Bearer k"}) as client:
+        text = (await client.get(server.url + "/metrics")).text
+    (line,) = [x for x in text.splitlines() if x.startswith(ABORTED)]
+    return int(float(line.removeprefix(ABORTED)))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_leaving_while_tokens_come(stream: bool) -> None:
     with served(CONFIG, Behaviour(delay=0.02), max_model_len=2048, num_blocks=200) as server:
         body = {"prompt": "abc", "max_tokens": 2000, "stream": stream, "ignore_eos": True}
-        await send_and_leave(server, body, 0.4)
-        assert await until_idle(server, 1.0)
+        await send_and_leave(server, body)
+        assert await aborted(server) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_leaving_during_a_long_prefill(stream: bool) -> None:
     with served(CONFIG, Behaviour(delay=0.05), max_model_len=4096, num_blocks=300) as server:
-        body = {"prompt": "x" * 4000, "max_tokens": 10, "stream": stream}
-        await send_and_leave(server, body, 0.4)
-        assert await until_idle(server, 1.0)
+        body = {"prompt": "x" * 4000, "max_tokens": 90, "stream": stream, "ignore_eos": True}
+        await send_and_leave(server, body)
+        assert await aborted(server) == 1
 
 
 async def test_leaving_with_a_request_pipelined_behind() -> None:
@@ -72,11 +84,10 @@ async def test_leaving_with_a_request_pipelined_behind() -> None:
         )
         writer.write((head.encode() + data) * 2)
         await writer.drain()
-        await asyncio.sleep(0.4)
-        assert server.parts.scheduler.running == 1
+        await until_running(server)
         writer.close()
         await writer.wait_closed()
-        assert await until_idle(server, 2.0)
+        assert await aborted(server) == 1
 
 
 async def test_leaving_while_the_body_is_sent_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

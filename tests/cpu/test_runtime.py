@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import flare_cpu
 import numpy as np
@@ -45,13 +46,34 @@ def test_more_threads_than_cores_give_the_same_bits() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_idle_threads_cost_nothing() -> None:
+def test_idle_threads_sleep() -> None:
+    """A thread that spins or yields is runnable; one that is parked runs no more."""
     attention = Attention(ISAS[-1], SHAPE, threads=4)
     attention.run([Rows(rows_of(8), 0, (0,))])
-    time.sleep(0.05)
-    start = time.process_time()
-    time.sleep(0.4)
-    assert time.process_time() - start < 0.1
+    for _ in range(400):
+        time.sleep(0.02)
+        if _others() == {"S"}:
+            break
+    before = _switches()
+    time.sleep(0.2)
+    assert _others() == {"S"}
+    assert _switches() == before
+
+
+def _others() -> set[str]:
+    """States of this process's other threads (proc(5): S is asleep)."""
+    stats = [(path / "stat").read_text().rpartition(")")[2].split() for path in _tasks()]
+    return {fields[0] for fields in stats}
+
+
+def _switches() -> dict[str, str]:
+    """How often each of the other threads was put on a processor."""
+    return {path.name: (path / "schedstat").read_text().split()[2] for path in _tasks()}
+
+
+def _tasks() -> list[Path]:
+    own = str(threading.get_native_id())
+    return [path for path in Path("/proc/self/task").iterdir() if path.name != own]
 
 
 def test_parked_threads_wake_up() -> None:
