@@ -5,31 +5,38 @@ INTERRUPTED = 130
 
 
 class FlareError(Exception):
-    """Base of all errors that a person can act on. ``hint`` says what to do next."""
+    """Base of all errors that a person can act on.
+
+    ``hint`` says what to do next; where the place that raises knows no better, it is the class's.
+    """
 
     exit_code = 1
+    usual_hint: str | None = None
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
 
 class SettingsError(FlareError):
     """A setting or an argument is wrong; the message names it."""
 
     exit_code = 2
+    usual_hint = "flare COMMAND --help says what each setting takes"
 
 
 class CoreError(FlareError):
     """The core is invalid, corrupt or incompatible; says which key, expected and found."""
 
     exit_code = 3
+    usual_hint = "the core was changed or damaged after export; copy or export it again"
 
 
 class CheckpointError(FlareError):
     """The checkpoint to export is missing, damaged or not supported."""
 
     exit_code = 2
+    usual_hint = "see flare export --help and docs/operations.md for the models that are taken"
 
 
 class SelectionError(FlareError):
@@ -48,6 +55,7 @@ class DeviceError(FlareError):
     """Device, memory or rank failure."""
 
     exit_code = 5
+    usual_hint = "FLARE_LOG_LEVEL=debug shows where it happened"
 
 
 class RequestError(FlareError):

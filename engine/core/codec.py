@@ -126,8 +126,7 @@ def decode_manifest(data: bytes, programs: Mapping[str, Program] | None = None) 
     actual = root_digest(values)
     if stated != actual:
         raise DigestMismatchError(
-            f"{MANIFEST}: root_digest: expected {actual}, found {shown(stated)}",
-            hint="the core was changed or damaged after export; copy or export it again",
+            f"{MANIFEST}: root_digest: expected {shown(stated)}, found {actual}"
         )
     file: _ManifestFile = decode_with(decoder_for(_ManifestFile), values, MANIFEST)
     catalog = Catalog(file.graphs, file.kernels, file.tuning, file.storage, programs or {})
@@ -155,8 +154,9 @@ def _check_version(values: Any) -> None:
     found = decode_with(version, values, MANIFEST)
     oldest, newest = READABLE_VERSIONS
     if not oldest <= found <= newest:
+        window = f"{oldest} to {newest}" if oldest < newest else f"{newest}"
         raise VersionError(
-            f"{MANIFEST}: format_version: expected {oldest} to {newest}, found {shown(found)}",
+            f"{MANIFEST}: format_version: expected {window}, found {shown(found)}",
             hint="use the Flare version that exported this core, or export it again",
         )
 

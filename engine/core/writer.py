@@ -73,7 +73,7 @@ class CoreWriter:
                 (self._partial / folder).mkdir()
         except OSError as error:
             self._discard()
-            raise SettingsError(f"cannot write {self._output}: {error.strerror}") from error
+            raise _cannot_write(self._output, error) from error
         return self
 
     def __exit__(
@@ -84,7 +84,7 @@ class CoreWriter:
     ) -> None:
         self._discard()
         if isinstance(error, OSError) and error.errno in _FULL:
-            raise SettingsError(f"cannot write {self._output}: {error.strerror}") from error
+            raise _cannot_write(self._output, error) from error
 
     def add_tensor(
         self,
@@ -195,7 +195,7 @@ class CoreWriter:
                 aside.rename(self._output)
             shutil.rmtree(aside, ignore_errors=True)
             if isinstance(error, OSError):
-                raise SettingsError(f"cannot write {self._output}: {error.strerror}") from error
+                raise _cannot_write(self._output, error) from error
             raise
         self._partial = None
         _sync_folder(self._output.parent)
@@ -232,3 +232,8 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _cannot_write(output: Path, error: OSError) -> SettingsError:
+    hint = "give --output a path in a folder that can be written and has room for the core"
+    return SettingsError(f"cannot write {output}: {error.strerror}", hint)

@@ -9,7 +9,7 @@ from engine.core.validate import coverage_gaps
 from engine.errors import SelectionError
 from engine.types import Speculative
 
-NOT_CAPTURED = "(none captured)"
+NOT_CAPTURED = "the core was exported without mixed graphs"
 """Key of the reason when a core has no mixed graph at all."""
 
 
@@ -117,11 +117,9 @@ def _none_eligible(reasons: dict[str, str]) -> SelectionError:
 
 def _no_mixed(mixed: Iterable[Graph], reasons: dict[str, str]) -> SelectionError:
     named = {graph.id: reasons[graph.id] for graph in mixed}
-    if not named:
-        named = {NOT_CAPTURED: "the core was exported without mixed graphs"}
     listed = "; ".join(f"{graph}: {reason}" for graph, reason in named.items())
     return SelectionError(
-        f"mixed prefill cannot be served: {listed}",
+        f"mixed prefill cannot be served: {listed or NOT_CAPTURED}",
         named,
         hint="leave out --mixed-prefill, or export the core again with --mixed-prefill",
     )
