@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(shell find cpu_ext -type f 2>/dev/null)
 ARGS ?=
+CHROMIUM := $(shell command -v chromium chromium-browser google-chrome google-chrome-stable 2>/dev/null)
+BROWSER := $(if $(CHROMIUM),,-m "not browser")
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -21,7 +23,8 @@ serve: setup ## Export the default model when missing, then serve it (ARGS="--po
 
 test: setup $(VENV)/.test ## Lint, types, import rules and every test that needs no GPU
 	$(MAKE) lint
-	$(BIN)/python -m pytest $(ARGS)
+	@$(if $(CHROMIUM),,echo "flare: no Chromium here: the playground is not tried in a browser")
+	$(BIN)/python -m pytest $(BROWSER) $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy (strict), import rules
 	$(BIN)/ruff check .
@@ -38,7 +41,7 @@ build: $(VENV)/.installed ## Rebuild the native extension when its sources chang
 test-clients: setup $(VENV)/.test .clients/.installed ## Other clients against a running server (needs Node 20)
 	@$(BIN)/python -m tests.clients
 	@$(BIN)/python -m tests.clients.fuzz 120
-	@$(BIN)/python -m pytest -q tests/api/test_playground.py  # in Chromium, where there is one
+	@$(BIN)/python -m pytest -q $(BROWSER) tests/api/test_playground.py
 
 docs: $(VENV)/.installed ## Write docs/api-reference.md from the models
 	@$(BIN)/python -m app.reference

@@ -60,8 +60,7 @@ async def test_it_is_served_while_the_model_loads() -> None:
 @pytest.fixture
 def page() -> Iterator[Page]:
     program = chromium()
-    if program is None:
-        pytest.skip("there is no Chromium here")
+    assert program is not None, "install Chromium, or leave these tests out: -m 'not browser'"
     with browser_page(program) as tab:
         yield tab
 
@@ -104,6 +103,7 @@ ANSWER = "document.querySelector('article.assistant p')?.textContent"
 NOTE = "document.querySelector('article.assistant small')?.textContent"
 
 
+@pytest.mark.browser
 def test_a_conversation_in_a_browser(page: Page, server: str) -> None:
     open_page(page, server)
     ready(page)
@@ -136,6 +136,7 @@ def test_a_conversation_in_a_browser(page: Page, server: str) -> None:
     assert [text for text in page.complaints() if "401" not in text] == []  # before the key
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("way", ["button", "escape"])
 def test_stop_ends_the_answer_and_the_request(page: Page, server: str, way: str) -> None:
     open_page(page, server)
@@ -162,6 +163,7 @@ def running_requests(server: str) -> float:
     return float(re.findall(r"^flare_requests_running (\S+)", text, re.MULTILINE)[0])
 
 
+@pytest.mark.browser
 def test_errors_are_shown_and_the_question_comes_back(page: Page, server: str) -> None:
     open_page(page, server)
     ready(page)
@@ -173,6 +175,7 @@ def test_errors_are_shown_and_the_question_comes_back(page: Page, server: str) -
     assert page.run("document.querySelectorAll('article').length") == 0
 
 
+@pytest.mark.browser
 def test_a_wrong_key_is_said(page: Page, server: str) -> None:
     open_page(page, server, "wrong")
     page.until("document.getElementById('error').textContent.includes('Incorrect API key')")
