@@ -7,10 +7,10 @@ The figures of tests/cpu/test_parity.py, printed: mean KL divergence in nats and
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from msgspec.structs import asdict
 
 from benchmarks.perplexity import native, reference
 from engine.core.reader import open_core

@@ -213,8 +213,8 @@ def _live_switch(
     config: EngineConfig, block_size: int, plan: LoadPlan, rank: LocalRank, loop: EngineLoop
 ) -> "LiveSwitch":
     # Most servers have no admin key: their start does without these.
-    from engine.reselect import CoreChooser  # noqa: PLC0415
-    from engine.switch import LiveSwitch  # noqa: PLC0415
+    from engine.reselect import CoreChooser
+    from engine.switch import LiveSwitch
 
     choose = CoreChooser(config.core, plan.limits, plan.room.workspace_bytes)
     return LiveSwitch(rank, plan.pruned, loop, choose, partial(warm, block_size=block_size))
