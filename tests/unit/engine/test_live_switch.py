@@ -131,9 +131,8 @@ async def test_metrics_know_the_new_graphs_and_keep_the_old_counts() -> None:
 async def test_a_refused_switch_changes_nothing() -> None:
     async with serving(mixed=False, captured_mixed=False) as parts:
         before = parts.engine.describe()
-        with pytest.raises(SelectionError, match="exported without mixed graphs") as caught:
+        with pytest.raises(SelectionError, match="exported without mixed graphs"):
             await parts.engine.switch(True)
-        assert caught.value.reasons
         assert parts.engine.describe() == before
         [stream] = parts.engine.submit([request("a", [5], 5)])
         assert ids(await collect(stream)) == parts.expected([5], 5)
