@@ -78,7 +78,7 @@ def _delta(piece: TurnEvent) -> str:
     """The delta of what is not text; id, type and name of a call come once. Empty: none."""
     match piece:
         case ReasoningDelta():
-            return f'{{"reasoning_content":{compact(piece.text)}}}'
+            return f'{{"reasoning_content":{quoted(piece.text)}}}'
         case CallStart():
             function = {"name": piece.name, "arguments": ""}
             call = {"index": piece.call, "id": piece.id, "type": "function", "function": function}

@@ -341,13 +341,11 @@ FLARE_INLINE void attend_partition(const AttentionArgs& a, const AttentionItem& 
   }
 }
 
-// The first tile of the work that follows (item, kv_head) in the order of the plan.
+// The first tile of the work that follows: the next item's, with the same kv head.
 FLARE_INLINE Tile tile_after(const AttentionArgs& a, const AttentionItem& item, int kv_head,
                              const AttentionItem* next) {
-  const int first = item.part < 0 ? 0 : item.part * kPartitionTiles;
-  if (kv_head + 1 < a.shape->kv_heads) return tile_at(a, item, kv_head + 1, first);
-  if (next == nullptr) return tile_at(a, item, kv_head, first);
-  return tile_at(a, *next, 0, next->part < 0 ? 0 : next->part * kPartitionTiles);
+  const AttentionItem& to = next == nullptr ? item : *next;
+  return tile_at(a, to, kv_head, to.part < 0 ? 0 : to.part * kPartitionTiles);
 }
 
 static void attend_generated(const AttentionArgs& a, const AttentionItem& item, int kv_head,

@@ -13,7 +13,7 @@ from app.serving.events import (
     TextDelta,
     TurnEvent,
 )
-from app.serving.wire import Usage, compact
+from app.serving.wire import Usage, compact, quoted
 
 PING = 'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -107,7 +107,7 @@ class MessageWriter:
     def _delta(self, text: str) -> str:
         """The event of a piece of text: one concatenation."""
         self._text.append(text)
-        return f"{self._prefix}{compact(text)}}}}}\n\n"
+        return f"{self._prefix}{quoted(text)}}}}}\n\n"
 
     def _close(self) -> str:
         """The event that ends the open block, if one is open; it joins the content.

@@ -17,7 +17,7 @@ from app.serving.events import (
 )
 from app.serving.logprobs import TokenLabels, chat_entries
 from app.serving.responses.items import new_id
-from app.serving.wire import compact
+from app.serving.wire import compact, quoted
 
 Status = Literal["completed", "incomplete"]
 PADDED = 32
@@ -161,7 +161,7 @@ class ResponseWriter:
         self._text.append(text)
         if self._obfuscate:
             more += f',"obfuscation":"{_padding(text)}"'
-        return f'{self._prefix}"delta":{compact(text)}{more},"sequence_number":{self._next()}}}\n\n'
+        return f'{self._prefix}"delta":{quoted(text)}{more},"sequence_number":{self._next()}}}\n\n'
 
     def _close(self, status: Status) -> str:
         """The events that end the open item, if one is open; it joins the output."""

@@ -4,10 +4,11 @@
 // repetition penalty over prompt and output (Keskar et al. 2019, CTRL: divide positive logits,
 // multiply negative ones), then frequency and presence penalties over the output -> bias ->
 // end tokens forbidden where asked, ids that a mask lacks forbidden -> temperature -> top_k ->
-// top_p -> min_p -> draw. The draw inverts the cumulative distribution, ids ascending, at a uniform number that Philox
-// 4x32-10 (Salmon et al. 2011) gives for key = seed, counter = position. Temperature 0 takes the
-// highest processed logit. Ties, also at the border of top_k and top_p, go to the lowest ids. Ids
-// from vocab_size on do not exist. A row depends on its logits, its slot and its position alone.
+// top_p -> min_p -> draw. The draw inverts the cumulative distribution, ids ascending, at a uniform
+// number that Philox 4x32-10 (Salmon et al. 2011) gives for key = seed, counter = position.
+// Temperature 0 takes the highest processed logit. Ties, also at the border of top_k and top_p, go
+// to the lowest ids. Ids from vocab_size on do not exist. A row depends on its logits, its slot and
+// its position alone.
 #pragma once
 
 #include <cstdint>
