@@ -22,18 +22,22 @@ from engine.core.digests import root_digest
 from engine.core.errors import DigestMismatchError, FormatError, VersionError
 from engine.core.schema import (
     READABLE_VERSIONS,
+    Canary,
     Catalog,
     Graph,
     Identity,
     Kernel,
     Limits,
+    Machine,
     Manifest,
     ModelSpec,
     Section,
+    StepTime,
     StorageTensor,
     TuningRecord,
 )
 from engine.core.strict import Fault, decode_with, decoder_for, encode, parse_json, shown
+from engine.core.upgrade import upgrade
 from engine.ir.program import PLACED, Buffer, Dim, Domain, DType, Launch, Program, Space
 
 MANIFEST = "core.json"
@@ -51,6 +55,9 @@ class _ManifestFile(Struct, frozen=True):
     graphs: tuple[Graph, ...]
     kernels: tuple[Kernel, ...]
     tuning: tuple[TuningRecord, ...]
+    machines: tuple[Machine, ...]
+    step_times: tuple[StepTime, ...]
+    canaries: tuple[Canary, ...]
     storage: tuple[StorageTensor, ...]
     sections: tuple[Section, ...]
     root_digest: str
@@ -94,6 +101,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
             catalog.graphs,
             catalog.kernels,
             catalog.tuning,
+            catalog.machines,
+            catalog.step_times,
+            catalog.canaries,
             catalog.storage,
             sections,
             "",
@@ -118,7 +128,8 @@ def _lines(values: dict[str, Any]) -> str:
 def decode_manifest(data: bytes, programs: Mapping[str, Program] | None = None) -> Manifest:
     """Decode ``core.json``; ``programs`` completes the catalog (empty when not given).
 
-    Raises VersionError, DigestMismatchError (root) or FormatError.
+    A core of an older version in the window gets the defaults of what its version lacks; the
+    manifest keeps that version. Raises VersionError, DigestMismatchError (root) or FormatError.
     """
     values = parse_json(data, MANIFEST)
     _check_version(values)
@@ -128,8 +139,18 @@ def decode_manifest(data: bytes, programs: Mapping[str, Program] | None = None) 
         raise DigestMismatchError(
             f"{MANIFEST}: root_digest: expected {shown(stated)}, found {actual}"
         )
-    file: _ManifestFile = decode_with(decoder_for(_ManifestFile), values, MANIFEST)
-    catalog = Catalog(file.graphs, file.kernels, file.tuning, file.storage, programs or {})
+    current = decode_with(upgrade, values, MANIFEST)
+    file: _ManifestFile = decode_with(decoder_for(_ManifestFile), current, MANIFEST)
+    catalog = Catalog(
+        file.graphs,
+        file.kernels,
+        file.tuning,
+        file.storage,
+        programs or {},
+        file.machines,
+        file.step_times,
+        file.canaries,
+    )
     return Manifest(
         file.format_version,
         file.identity,

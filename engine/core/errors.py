@@ -77,5 +77,21 @@ class ModelInvalidError(CoreError):
     """The model's sizes or the core's limits make no sense together."""
 
 
+class KernelInvalidError(CoreError):
+    """A kernel's id, variant, operation and parameters contradict each other."""
+
+
+class TargetUnknownError(CoreError):
+    """A core needs something of its machine that this version has no name for."""
+
+
+class MeasurementInvalidError(CoreError):
+    """A measured value contradicts the graph it is of, or itself."""
+
+
+class CanaryError(CoreError):
+    """A graph computes other bits than it did when the core was exported."""
+
+
 class RowInvarianceError(CoreError):
     """A graph gave a row other bits in a batch than the row has alone."""

@@ -18,10 +18,10 @@ from engine.types import Speculative
 DeviceName = Literal["cpu", "cuda"]
 Tuning = Literal["fast", "balanced", "audit"]
 """How much was measured before kernels were chosen."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version written by this exporter."""
-READABLE_VERSIONS = (1, 1)
-"""Oldest and newest format version that this reader takes."""
+READABLE_VERSIONS = (FORMAT_VERSION - 1, FORMAT_VERSION)
+"""Oldest and newest format version that this reader takes; ``upgrade`` bridges them."""
 
 
 class Kind(StrEnum):
@@ -55,6 +55,7 @@ class Graph(Struct, frozen=True):
 
     domain: capacity (tokens, segments, logits rows). max_q: rows per decode-side sequence (1, or
     1 + draft tokens for verify). speculative: the method this graph needs ("off" for none).
+    reason: why there is a graph of this capacity, for people.
     """
 
     id: str
@@ -69,10 +70,15 @@ class Graph(Struct, frozen=True):
     device: DeviceName = "cpu"
     max_q: int = 1
     speculative: Speculative = "off"
+    reason: str = ""
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel of the catalog. ``requires``: instruction sets, all needed (empty: any)."""
+    """A kernel of the catalog: ``id`` is made of device, variant and parameters (``targets``).
+
+    parameters: ``layout`` of its weight, and numbers that tune it without changing a bit.
+    requires: instruction sets, all needed (empty: any).
+    """
 
     id: str
     op: str
@@ -85,16 +91,25 @@ class Kernel(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """One tuned candidate: kernel id and measured seconds (empty for heuristics)."""
+    """One tuned candidate: kernel id and measured seconds (none for heuristics).
+
+    low, high: the 95 % interval of the samples' median, in seconds. checked: what it was checked
+    against, if it was. refused: why it could not win.
+    """
 
     kernel: str
     samples: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    checked: str | None = None
+    refused: str | None = None
 
 
 class TuningRecord(Struct, frozen=True):
     """Why a kernel was chosen for (op, shape, format, rows). ``depends_on``: other keys.
 
     ``introduced_by``: the graph whose capture asked first; informative, pruning ignores it.
+    ``reason``: the decision in words.
     """
 
     key: str
@@ -103,6 +118,53 @@ class TuningRecord(Struct, frozen=True):
     profile: Tuning
     depends_on: tuple[str, ...] = ()
     introduced_by: str | None = None
+    reason: str = ""
+
+
+class Machine(Struct, frozen=True):
+    """A machine that something was measured on. ``measured``: Unix seconds.
+
+    isa: the instruction-set path, or compute capability, that ran.
+    """
+
+    id: str
+    processor: str
+    threads: int
+    isa: str
+    measured: int
+
+
+class StepTime(Struct, frozen=True):
+    """How long one replay of a graph took: the median of ``samples`` replays, in seconds.
+
+    tokens: rows, ``generated`` of them one each of a sequence that decodes; the others are one
+    prompt chunk. context: keys that the last row of every sequence sees. low, high: the 95 %
+    interval of the median.
+    """
+
+    graph: str
+    tokens: int
+    generated: int
+    context: int
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    machine: str
+
+
+class Canary(Struct, frozen=True):
+    """What a graph computes on inputs that ``seed`` decides (docs/core-format.md, "Canaries").
+
+    rows: logits rows. digest: SHA-256 of their bits, hex. argmax: each row's largest logit, for
+    people.
+    """
+
+    graph: str
+    seed: int
+    rows: int
+    digest: str
+    argmax: tuple[int, ...]
 
 
 class StorageTensor(Struct, frozen=True):
@@ -223,6 +285,9 @@ class Catalog(Struct, frozen=True):
     tuning: tuple[TuningRecord, ...]
     storage: tuple[StorageTensor, ...]
     programs: Mapping[str, Program]
+    machines: tuple[Machine, ...] = ()
+    step_times: tuple[StepTime, ...] = ()
+    canaries: tuple[Canary, ...] = ()
 
 
 class Manifest(Struct, frozen=True):

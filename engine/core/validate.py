@@ -19,6 +19,8 @@ from engine.core.errors import (
     TuningMissingError,
 )
 from engine.core.schema import FAMILY_OF_KIND, Catalog, Graph, Kind, Limits, Manifest, ModelSpec
+from engine.core.validate_kernels import validate_kernels
+from engine.core.validate_measured import validate_measured
 from engine.core.validate_programs import validate_programs
 from engine.core.validate_storage import validate_storage
 
@@ -35,11 +37,13 @@ def validate(manifest: Manifest) -> None:
     _check_ids(manifest)
     for graph in catalog.graphs:
         _check_graph(graph, manifest)
+    validate_kernels(manifest)
     _check_references(catalog)
     _check_cycles(catalog)
     check_coverage(catalog.graphs, manifest.limits)
     validate_storage(manifest)
     validate_programs(manifest)
+    validate_measured(manifest)
 
 
 def _check_model(model: ModelSpec, limits: Limits) -> None:
@@ -105,10 +109,27 @@ def _check_graph(graph: Graph, manifest: Manifest) -> None:
         raise FamilyMismatchError(
             f"graphs.{graph.id}.speculative: a {graph.kind} graph needs a method, found off"
         )
-    if graph.max_q < 1 or (graph.kind is Kind.DECODE and graph.max_q != 1):
+    if graph.kind in (Kind.DECODE, Kind.PREFILL) and graph.speculative != "off":
         raise FamilyMismatchError(
-            f"graphs.{graph.id}.max_q: a {graph.kind} graph cannot have {graph.max_q}"
+            f"graphs.{graph.id}.speculative: a {graph.kind} graph serves any method, expected off, "
+            f"found {graph.speculative}"
         )
+    least, most = _max_q(graph)
+    if not least <= graph.max_q <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise FamilyMismatchError(
+            f"graphs.{graph.id}.max_q: expected {expected} for a {graph.kind} graph, "
+            f"found {graph.max_q}"
+        )
+
+
+def _max_q(graph: Graph) -> tuple[int, int]:
+    """The fewest and most rows of a decoding sequence that the kind allows."""
+    rows = max(1, graph.domain.tokens)
+    if graph.kind is Kind.VERIFY:
+        return 2, max(2, rows)
+    drafts = graph.kind is Kind.MIXED and graph.speculative != "off"
+    return 1, rows if drafts else 1
 
 
 def _check_references(catalog: Catalog) -> None:

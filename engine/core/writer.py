@@ -21,14 +21,17 @@ from engine.core.paths import TEXT_FOLDER, storage_path
 from engine.core.safetensors import DTYPE_NAMES, TensorFile
 from engine.core.schema import (
     FORMAT_VERSION,
+    Canary,
     Catalog,
     Graph,
     Identity,
     Kernel,
     Limits,
+    Machine,
     Manifest,
     ModelSpec,
     Section,
+    StepTime,
     StorageTensor,
     TuningRecord,
 )
@@ -135,6 +138,9 @@ class CoreWriter:
         kernels: Sequence[Kernel],
         tuning: Sequence[TuningRecord],
         programs: Mapping[str, Program],
+        machines: Sequence[Machine] = (),
+        step_times: Sequence[StepTime] = (),
+        canaries: Sequence[Canary] = (),
     ) -> Path:
         """Write programs and manifest, validate the whole, and rename it to ``output``.
 
@@ -143,7 +149,16 @@ class CoreWriter:
         """
         storage, moved = self._close_storage()
         self._add_file(PROGRAMS, encode_programs(programs))
-        catalog = Catalog(tuple(graphs), tuple(kernels), tuple(tuning), storage, dict(programs))
+        catalog = Catalog(
+            tuple(graphs),
+            tuple(kernels),
+            tuple(tuning),
+            storage,
+            dict(programs),
+            tuple(machines),
+            tuple(step_times),
+            tuple(canaries),
+        )
         sections = tuple(self._sections) + moved
         manifest = Manifest(
             FORMAT_VERSION, identity, model, limits, default_mixed, catalog, sections, ""

@@ -177,7 +177,7 @@ def edited(core: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def other_version(core: Path) -> None:
-    edited(core, lambda values: values.update(format_version=2))
+    edited(core, lambda values: values.update(format_version=3))
 
 
 def other_family(core: Path) -> None:

@@ -7,7 +7,17 @@ import pytest
 from msgspec.structs import fields, replace
 
 from engine.core import errors
-from engine.core.schema import Candidate, Family, Graph, Manifest, Section
+from engine.core.schema import (
+    Canary,
+    Candidate,
+    Family,
+    Graph,
+    Kernel,
+    Machine,
+    Manifest,
+    Section,
+    StepTime,
+)
 from engine.core.validate import validate
 from engine.errors import CoreError
 from engine.ir.program import Domain, Launch
@@ -15,7 +25,10 @@ from engine.ir.verify import ProgramInvalidError
 from tests.support.cores import CoreSpec, identity, manifest, with_catalog
 
 SPEC = CoreSpec(verify=(2,))
-BASE = manifest(SPEC)
+MACHINE = Machine("here", "Some CPU", 2, "avx2", 1_700_000_000)
+TIME = StepTime("mixed-32", 20, 4, 64, 0.02, 0.019, 0.022, 7, "here")
+CANARY = Canary("decode-2", 1, 2, "a" * 64, (5, 89))
+BASE = with_catalog(manifest(SPEC), machines=(MACHINE,), step_times=(TIME,), canaries=(CANARY,))
 Change = Callable[[Manifest], Manifest]
 
 
@@ -128,6 +141,24 @@ def two_ranks(m: Manifest, edit: Callable[[Any], Any] = lambda t: t) -> Manifest
     return with_catalog(m, storage=(*m.catalog.storage, *other))
 
 
+def kernel(op: str, /, **changes: Any) -> Change:
+    index = next(i for i, k in enumerate(BASE.catalog.kernels) if k.op == op)
+    return table("kernels", index, **changes)
+
+
+def step_time(**changes: Any) -> Change:
+    return table("step_times", 0, **changes)
+
+
+def canary(**changes: Any) -> Change:
+    return table("canaries", 0, **changes)
+
+
+def candidate(**changes: Any) -> Change:
+    only = BASE.catalog.tuning[0].candidates[0]
+    return table("tuning", 0, candidates=(replace(only, **changes),))
+
+
 CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     "graph twice": (repeated("graphs"), errors.DuplicateIdError, "graphs: 'decode-1' is there 2"),
     "kernel twice": (repeated("kernels"), errors.DuplicateIdError, "kernels: "),
@@ -151,6 +182,96 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     ),
     "decode of several rows": (
         graph("decode-1", max_q=2), errors.FamilyMismatchError, "graphs.decode-1.max_q",
+    ),
+    "verify of one row": (
+        graph("verify-2", max_q=1), errors.FamilyMismatchError, "expected 2 to 8 for a verify",
+    ),
+    "verify of more rows than it takes": (
+        graph("verify-2", max_q=9), errors.FamilyMismatchError, "verify-2.max_q",
+    ),
+    "prefill of decode rows": (
+        graph("prefill-8", max_q=2), errors.FamilyMismatchError, "expected 1 for a prefill graph",
+    ),
+    "mixed rows without a method": (
+        graph("mixed-8", max_q=2), errors.FamilyMismatchError, "mixed-8.max_q: expected 1 for",
+    ),
+    "decode for a method": (
+        graph("decode-1", speculative="ngram"), errors.FamilyMismatchError, "expected off",
+    ),
+    "kernel of no operation": (
+        kernel("embed", op="fft"), errors.KernelInvalidError, ".op: expected one of embed",
+    ),
+    "variant of another operation": (
+        kernel("embed", variant="rms_norm"), errors.KernelInvalidError, "expected embed or embed.",
+    ),
+    "variant that is not the id's": (
+        kernel("rms_norm", variant="rms_norm.fast"), errors.KernelInvalidError,
+        "expected the id cpu.rms_norm.fast",
+    ),
+    "parameters that are not the id's": (
+        kernel("rms_norm", parameters={"rows": 4}), errors.KernelInvalidError,
+        "expected the id cpu.rms_norm@rows=4",
+    ),
+    "kernel of an unknown layout": (
+        kernel("embed", parameters={"layout": "q9"}), errors.KernelInvalidError, "meters.layout",
+    ),
+    "unknown instruction set": (
+        kernel("embed", requires=("sse9",)), errors.TargetUnknownError,
+        "requires: expected portable, avx2, avx512, amx, neon, found 'sse9'",
+    ),
+    "unknown target": (
+        lambda m: replace(m, identity=identity(target=("avx1024",))), errors.TargetUnknownError,
+        "identity.target: expected portable, .* found 'avx1024'",
+    ),
+    "machine twice": (repeated("machines"), errors.DuplicateIdError, "machines: 'here' is there 2"),
+    "point twice": (repeated("step_times"), errors.DuplicateIdError, "step_times: 'mixed-32 20"),
+    "canary twice": (repeated("canaries"), errors.DuplicateIdError, "canaries: 'decode-2'"),
+    "time of no graph": (
+        step_time(graph="none"), errors.DanglingReferenceError, r"step_times\[0\].graph: 'none'",
+    ),
+    "time on no machine": (
+        step_time(machine="none"), errors.DanglingReferenceError, "machine: 'none'",
+    ),
+    "time of too many rows": (
+        step_time(tokens=33), errors.MeasurementInvalidError, "tokens: expected 1 to 32, found 33",
+    ),
+    "time of decode rows in prefill": (
+        step_time(graph="prefill-32"), errors.MeasurementInvalidError, "generated: expected rows",
+    ),
+    "time of too many sequences": (
+        step_time(generated=8), errors.MeasurementInvalidError, "generated: expected 8 sequences",
+    ),
+    "time of a chunk beyond its context": (
+        step_time(context=15), errors.MeasurementInvalidError, "context: expected up to 256",
+    ),
+    "time outside its interval": (
+        step_time(seconds=0.018), errors.MeasurementInvalidError, "0 < low <= seconds <= high",
+    ),
+    "time without samples": (
+        step_time(samples=0), errors.MeasurementInvalidError, "samples: expected 1 or more",
+    ),
+    "canary of no graph": (
+        canary(graph="none"), errors.DanglingReferenceError, "canaries.none.graph",
+    ),
+    "canary of too many rows": (
+        canary(rows=3), errors.MeasurementInvalidError, "rows: expected 1 to 2, found 3",
+    ),
+    "canary's digest": (
+        canary(digest="A" * 64), errors.MeasurementInvalidError, "digest: expected 64 hexadecimal",
+    ),
+    "canary's seed": (canary(seed=-1), errors.MeasurementInvalidError, "seed: expected 0 to"),
+    "canary's ids": (canary(argmax=(5,)), errors.MeasurementInvalidError, "expected 2 token ids"),
+    "canary's vocabulary": (
+        canary(argmax=(5, 90)), errors.MeasurementInvalidError, "expected ids below 90",
+    ),
+    "sample of no time": (
+        candidate(samples=(0.0,)), errors.MeasurementInvalidError, "samples: expected more than 0",
+    ),
+    "half an interval": (
+        candidate(low=0.1), errors.MeasurementInvalidError, "low: expected an interval",
+    ),
+    "interval upside down": (
+        candidate(low=0.2, high=0.1), errors.MeasurementInvalidError, "found 0.2 to 0.1",
     ),
     "program missing": (
         graph("decode-1", program="none"), errors.ProgramMissingError, "'none' is not in the core",
@@ -311,6 +432,17 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
 
 def test_valid_catalogs_pass() -> None:
     validate(BASE)
+    validate(candidate(samples=(0.1, 0.2), low=0.1, high=0.2, checked="reference")(BASE))
+    tuned = Kernel(
+        "cpu.rms_norm@grain=4,rows=2",
+        "rms_norm",
+        "rms_norm",
+        "cpu",
+        {"rows": 2, "grain": 4},
+        ("amx",),
+    )
+    validate(with_catalog(BASE, kernels=(*BASE.catalog.kernels, tuned)))
+    validate(replace(BASE, identity=identity(target=("portable", "avx512"))))
     validate(manifest(CoreSpec(mixed=(), default_mixed=False)))
     validate(two_ranks(BASE))
     for layout in ("q4p16", "q8p16"):
@@ -330,7 +462,8 @@ def test_one_class_per_weight_and_role_over_all_graphs() -> None:
     """A program with other classes is a fault, even when its own kernel agrees."""
     base = manifest(CoreSpec(layout="q8p16"))
     kernel = next(k for k in base.catalog.kernels if k.op == "linear")
-    other = replace(kernel, id="cpu.linear.q8p16.bf16_t32", generated_class="bf16_t32")
+    variant = "linear.q8p16.bf16_t32"
+    other = replace(kernel, id=f"cpu.{variant}", variant=variant, generated_class="bf16_t32")
     base = with_catalog(base, kernels=(*base.catalog.kernels, other))
 
     def edit(e: Launch) -> Launch:
