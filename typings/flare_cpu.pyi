@@ -79,7 +79,8 @@ class Executable:
     domain: capacity (tokens, seqs, logits) of the program. launches: (op, inputs, outputs,
     attributes) per launch, where each operand is ("arena", byte offset) | ("weight", index into
     weights) | ("input", name) | ("state", name), and attributes are those of engine/ir/ops.py
-    (flags as 0 or 1) plus "rows" ("tokens" or "logits") for rms_norm and linear. weights: byte
+    (flags as 0 or 1) plus "rows" ("tokens" or "logits") for rms_norm and linear, and parameters
+    of the launch's kernel (engine/kernels/parameters.py). weights: byte
     arrays that the executable keeps alive; packed ones 64-byte aligned.
     """
 
@@ -192,9 +193,12 @@ def test_linear(
     generated_rows: int | None = None,
     prompt_numerics: str | None = None,
     in_place: bool = False,
+    pieces: int = 0,
+    run: int = 0,
 ) -> NDArray[np.float32]:
     """One linear through the context's ISA path (for kernel tests).
 
     Rows [0, generated_rows) (default: all) use ``numerics``, the others ``prompt_numerics``
     (default: the same). in_place: the residual is read from the output array.
+    pieces and run: parameters of its kernel (engine/kernels/parameters.py), 0 for none.
     """

@@ -149,17 +149,23 @@ void Executable::run(int tid) {
   }
 }
 
-// Runs body(first, last) on pieces of [0, total), `pieces` for each thread, and returns when all
-// are done by any thread.
+// Runs body(first, last) on pieces of [0, total), `grain` long, and returns when all are done by
+// any thread.
 template <typename F>
-void Executable::share(int tid, int64_t total, int64_t pieces, const F& body) {
+void Executable::walk(int tid, int64_t total, int64_t grain, const F& body) {
   Crew& crew = context_->pool().crew();
-  crew.begin(tid, total, ceil_div(total, crew.threads() * pieces));
+  crew.begin(tid, total, grain);
   for (int64_t first, last; crew.next(tid, &first, &last);) body(first, last);
 }
 
+// As walk, in `pieces` for each thread.
+template <typename F>
+void Executable::share(int tid, int64_t total, int64_t pieces, const F& body) {
+  walk(tid, total, ceil_div(total, context_->pool().crew().threads() * pieces), body);
+}
+
 void Executable::run_step(const EmbedStep& step, int tid) {
-  share(tid, shape_.tokens, 4, [&](int64_t first, int64_t last) {
+  share(tid, shape_.tokens, step.pieces, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       embed_row(step.layout, step.weight, step.width, context_->token_ids()[row],
                 step.y + row * step.width);
@@ -168,7 +174,7 @@ void Executable::run_step(const EmbedStep& step, int tid) {
 }
 
 void Executable::run_step(const NormStep& step, int tid) {
-  share(tid, rows(step.rows), 4, [&](int64_t first, int64_t last) {
+  share(tid, rows(step.rows), step.pieces, [&](int64_t first, int64_t last) {
     context_->kernels().rms_norm(step.args, static_cast<int>(first), static_cast<int>(last));
   });
 }
@@ -184,7 +190,7 @@ void Executable::run_step(const LinearStep& step, int tid) {
 
 void Executable::run_step(const RopeStep& step, int tid) {
   const int64_t units = step.args.heads + int64_t{2} * step.args.shape->kv_heads;
-  share(tid, shape_.tokens * units, 4, [&](int64_t first, int64_t last) {
+  share(tid, shape_.tokens * units, step.pieces, [&](int64_t first, int64_t last) {
     context_->kernels().rope_store(step.args, first, last);
   });
 }
@@ -197,7 +203,7 @@ void Executable::run_step(const AttentionStep& step, int tid) {
   // One kv head after the other: its keys and values stay in the second cache from item to item.
   const int64_t items = static_cast<int64_t>(plan_.items.size()), work = items * heads;
   if (plan_.prompt_items > 0) context_->kernels().attend_begin();
-  share(tid, work, work, [&](int64_t first, int64_t last) {
+  walk(tid, work, step.claim, [&](int64_t first, int64_t last) {
     for (int64_t w = first; w < last; ++w) {
       attend(args, plan_.items[static_cast<size_t>(w % items)], static_cast<int>(w / items), tid);
     }
@@ -227,7 +233,7 @@ void Executable::attend(const AttentionArgs& args, const AttentionItem& item, in
 }
 
 void Executable::run_step(const GatherStep& step, int tid) {
-  share(tid, shape_.logits, 4, [&](int64_t first, int64_t last) {
+  share(tid, shape_.logits, step.pieces, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       const float* from = step.x + int64_t{context_->logit_rows()[row]} * step.width;
       std::memcpy(step.y + row * step.width, from, static_cast<size_t>(step.width) * 4);

@@ -55,6 +55,13 @@ class Reader {
     return static_cast<int>(*value);
   }
 
+  // A parameter of the launch's kernel, or `absent`.
+  int parameter(const char* name, int64_t low, int64_t high, int absent) const {
+    return spec_.attributes.count(name) == 0 ? absent : integer(name, low, high);
+  }
+
+  int pieces(int absent = 4) const { return parameter("pieces", 1, kMaxPieces, absent); }
+
   float real(const char* name) const {
     const Attribute& found = attribute(name);
     double value = 0;
@@ -183,8 +190,9 @@ class Reader {
 
 Step read_embed(const Reader& r) {
   r.expect_operands(2, 1);
-  r.expect_attributes({"vocab", "width", "layout"});
+  r.expect_attributes({"vocab", "width", "layout", "pieces"});
   EmbedStep step{};
+  step.pieces = r.pieces();
   r.input(r.in(0), "token_ids");
   step.layout = r.layout();
   step.vocab = r.integer("vocab", 1, kMaxWidth);
@@ -200,8 +208,9 @@ Step read_embed(const Reader& r) {
 
 Step read_norm(const Reader& r) {
   r.expect_operands(2, 1);
-  r.expect_attributes({"width", "eps", "rows"});
+  r.expect_attributes({"width", "eps", "rows", "pieces"});
   NormStep step{};
+  step.pieces = r.pieces();
   step.rows = r.rows();
   step.args.width = r.integer("width", 1, kMaxWidth);
   step.args.eps = r.real("eps");
@@ -237,11 +246,14 @@ void read_linear_shape(const Reader& r, LinearArgs& a) {
   if (a.activation != Activation::none && a.n % 32 != 0) r.fail("n must be a multiple of 32");
   a.prompt = read_class(r, "prompt_class", a.layout);
   a.generated = read_class(r, "generated_class", a.layout);
+  a.pieces = r.pieces(0);
+  a.run = r.parameter("run", 2, kMaxRun, 0);
+  if (a.run % 2 != 0) r.fail("run must be even, not " + std::to_string(a.run));
 }
 
 Step read_linear(const Reader& r) {
   r.expect_attributes({"n", "k", "layout", "activation", "bias", "residual", "prompt_class",
-                       "generated_class", "rows"});
+                       "generated_class", "rows", "pieces", "run"});
   const bool bias = r.flag("bias"), residual = r.flag("residual");
   r.expect_operands(2 + size_t{bias} + size_t{residual}, 1);
   LinearStep step{};
@@ -269,9 +281,10 @@ Step read_linear(const Reader& r) {
 
 Step read_rope(const Reader& r) {
   r.expect_operands(5, 1);
-  r.expect_attributes({"heads", "kv_heads", "head_dim", "layer"});
+  r.expect_attributes({"heads", "kv_heads", "head_dim", "layer", "pieces"});
   r.check_geometry();
   RopeStep step{};
+  step.pieces = r.pieces();
   RopeStoreArgs& a = step.args;
   const CacheShape& shape = r.context().shape();
   a.heads = r.heads();
@@ -299,9 +312,10 @@ Step read_rope(const Reader& r) {
 
 Step read_attention(const Reader& r) {
   r.expect_operands(6, 1);
-  r.expect_attributes({"heads", "kv_heads", "head_dim", "layer", "scale"});
+  r.expect_attributes({"heads", "kv_heads", "head_dim", "layer", "scale", "claim"});
   r.check_geometry();
   AttentionStep step{};
+  step.claim = r.parameter("claim", 1, kMaxPieces, 1);
   AttentionArgs& a = step.args;
   a.shape = &r.context().shape();
   a.heads = r.heads();
@@ -323,8 +337,9 @@ Step read_attention(const Reader& r) {
 
 Step read_gather(const Reader& r) {
   r.expect_operands(2, 1);
-  r.expect_attributes({"width"});
+  r.expect_attributes({"width", "pieces"});
   GatherStep step{};
+  step.pieces = r.pieces();
   step.width = r.integer("width", 1, kMaxWidth);
   Span x, y;
   step.x = r.floats(r.in(0), "x", r.tokens(), step.width, x);

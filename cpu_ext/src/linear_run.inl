@@ -62,7 +62,7 @@ static void walk_panels(const Work& work, const Spans& spans, Share units, int u
   const int all = ceil_div(work.args.n, kPanel);
   const int end = units.end * unit < all ? units.end * unit : all;
   const bool alone = spans.count == 1 && spans.span[0].numerics == Numerics::bf16_g32;
-  const int step = alone ? kRun : 2;
+  const int step = !alone ? 2 : work.args.run > 0 ? work.args.run : kRun;
   for (int panel = units.begin * unit; panel < end; panel += step) {
     const Panels here = {panel, end - panel < step ? end - panel : step};
     for (int i = 0; i < spans.count; ++i) {
@@ -85,9 +85,11 @@ constexpr int kLongRows = 32;  // of the prompt role
 // a number of pieces that the threads can share evenly, where there is one near.
 FLARE_INLINE int piece_units(const LinearArgs& args, int units, int unit, int threads) {
   const int pair = 2 / unit;
-  if (args.rows - args.generated_rows >= kLongRows) return pair;
-  if (args.rows < kManyRows) return ceil_div(units * unit, threads * kPieces * 2) * pair;
-  const int grain = ceil_div(units * unit, threads * kManyPieces * 2) * pair;
+  if (args.pieces == 0 && args.rows - args.generated_rows >= kLongRows) return pair;
+  const bool many = args.rows >= kManyRows;
+  const int pieces = args.pieces > 0 ? args.pieces : many ? kManyPieces : kPieces;
+  const int grain = ceil_div(units * unit, threads * pieces * 2) * pair;
+  if (!many) return grain;
   for (int near = grain - pair; near <= grain + pair; near += pair) {
     if (near > 0 && ceil_div(units, near) % threads == 0) return near;
   }

@@ -59,6 +59,9 @@ void check_linear(const LinearArgs& a, const Array<const float, 2>& x, const Byt
       reinterpret_cast<uintptr_t>(weight.data()) % 64 != 0) {
     throw std::invalid_argument("weight must have the packed size and be 64-byte aligned");
   }
+  if (a.pieces < 0 || a.pieces > kMaxPieces || a.run < 0 || a.run > kMaxRun || a.run % 2 != 0) {
+    throw std::invalid_argument("pieces or run is out of range");
+  }
   if (a.generated_rows < 0 || a.generated_rows > a.rows) {
     throw std::invalid_argument("generated_rows is out of range");
   }
@@ -70,7 +73,8 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
                        const std::optional<Array<const float, 1>>& bias,
                        const std::optional<Array<const float, 2>>& residual,
                        const std::string& activation, std::optional<int> generated_rows,
-                       const std::optional<std::string>& prompt_numerics, bool in_place) {
+                       const std::optional<std::string>& prompt_numerics, bool in_place,
+                       int pieces, int run) {
   LinearCall call{};
   call.context = &context;
   LinearArgs& a = call.args;
@@ -86,6 +90,8 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
                                                 {"gelu_mul", Activation::gelu_mul}});
   a.generated = numerics_of(numerics);
   a.prompt = prompt_numerics ? numerics_of(*prompt_numerics) : a.generated;
+  a.pieces = pieces;
+  a.run = run;
   check_linear(a, x, weight);
   const size_t width = static_cast<size_t>(a.activation == Activation::none ? n : n / 2);
   const size_t rows = static_cast<size_t>(a.rows);
@@ -118,7 +124,8 @@ void bind_linear(nb::module_& m) {
         nb::arg("weight").noconvert(), nb::arg("layout"), nb::arg("n"), nb::arg("k"),
         nb::arg("numerics"), nb::arg("bias") = nb::none(), nb::arg("residual") = nb::none(),
         nb::arg("activation") = "none", nb::arg("generated_rows") = nb::none(),
-        nb::arg("prompt_numerics") = nb::none(), nb::arg("in_place") = false);
+        nb::arg("prompt_numerics") = nb::none(), nb::arg("in_place") = false, nb::arg("pieces") = 0,
+        nb::arg("run") = 0);
 }
 
 }  // namespace flare

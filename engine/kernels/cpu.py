@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from engine.core.schema import Kernel
 from engine.errors import DeviceError
 from engine.ir.program import Launch
+from engine.kernels.parameters import check_parameters, split_id
 
 AttentionClass = Literal["f32_t64", "bf16_t64"]
 """Numerics classes of paged attention, per role; every instruction set computes the same bits.
@@ -30,23 +32,25 @@ bf16_t64 (prompt rows)
 
 class CpuKernel(Struct, frozen=True):
     """One native kernel. ``layout``: of its weight. Classes: per role, None where rows are exact
-    or have one order for every role."""
+    or have one order for every role. parameters: of this variant (``engine.kernels.parameters``).
+    """
 
     id: str
     op: str
     layout: str | None = None
     prompt_class: str | None = None
     generated_class: str | None = None
+    parameters: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> Kernel:
         """Return the catalog entry. Any instruction set runs it: all paths give the same bits."""
-        parameters = {} if self.layout is None else {"layout": self.layout}
+        layout = {} if self.layout is None else {"layout": self.layout}
         return Kernel(
             self.id,
             self.op,
             self.id.removeprefix("cpu."),
             "cpu",
-            parameters,
+            {**layout, **self.parameters},
             (),
             self.prompt_class,
             self.generated_class,
@@ -75,7 +79,7 @@ def _table() -> Iterable[CpuKernel]:
 
 
 CPU_KERNELS: Mapping[str, CpuKernel] = MappingProxyType({k.id: k for k in _table()})
-"""Every kernel of the CPU device, by catalog id."""
+"""Every kernel of the CPU device, by catalog id, without parameters."""
 
 
 def linear_kernel(layout: str, prompt_class: str, generated_class: str) -> str:
@@ -99,7 +103,7 @@ def cpu_kernels(ids: Iterable[str]) -> tuple[Kernel, ...]:
 
     Raises DeviceError for an id that the CPU device does not have.
     """
-    return tuple(_known(kernel_id).describe() for kernel_id in dict.fromkeys(ids))
+    return tuple(known_kernel(kernel_id).describe() for kernel_id in dict.fromkeys(ids))
 
 
 def check_launch(launch: Launch) -> CpuKernel:
@@ -107,7 +111,7 @@ def check_launch(launch: Launch) -> CpuKernel:
 
     Raises DeviceError that names the kernel and what differs.
     """
-    kernel = _known(launch.kernel)
+    kernel = known_kernel(launch.kernel)
     if kernel.op != launch.op:
         raise DeviceError(f"kernel {kernel.id} computes {kernel.op}, not {launch.op}")
     for name, expected in (
@@ -123,11 +127,19 @@ def check_launch(launch: Launch) -> CpuKernel:
     return kernel
 
 
-def _known(kernel_id: str) -> CpuKernel:
-    kernel = CPU_KERNELS.get(kernel_id)
+def known_kernel(kernel_id: str) -> CpuKernel:
+    """Return the kernel of a catalog id, with its parameters.
+
+    Raises DeviceError for an id that the CPU device does not have.
+    """
+    base, parameters = split_id(kernel_id) if "@" in kernel_id else (kernel_id, {})
+    kernel = CPU_KERNELS.get(base)
     if kernel is None:
         raise DeviceError(
             f"kernel {kernel_id!r} is not one of this CPU device's",
             "The core was exported for another device or by another version: export it again.",
         )
-    return kernel
+    if not parameters:
+        return kernel
+    check_parameters(kernel_id, kernel.op, parameters)
+    return replace(kernel, id=kernel_id, parameters=parameters)

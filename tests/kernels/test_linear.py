@@ -262,3 +262,38 @@ def test_the_emulated_fma_rounds_once(values: tuple[float, float, float]) -> Non
     if abs(exact) < Fraction(float(numerics.TINY)) * Fraction(1001, 1000):
         return  # flushed, or at the border of it
     assert abs(Fraction(float(found)) - exact) <= Fraction(float(np.spacing(np.abs(found)))) / 2
+
+
+CUTS = [(pieces, run) for pieces in (0, 1, 5, 256) for run in (0, 2, 4, 8)]
+"""Parameters of a linear's kernel; 0: absent."""
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("layout", "generated", "prompt"), MIXED)
+def test_parameters_do_not_change_a_bit(
+    isa: str, layout: str, generated: str, prompt: str
+) -> None:
+    w = weight(layout, 224, 64)
+    for activation in ("none", "silu_mul"):
+        for rows, count in [(1, 1), (7, 7), (20, 20), (20, 6), (45, 0), (45, 3)]:
+            x = activations(rows, w.k)
+            expected, *found = (
+                flare_cpu.test_linear(
+                    context(isa, threads), x, w.packed, w.layout, w.n, w.k, generated,
+                    None, None, activation, count, prompt, pieces=pieces, run=run,
+                )
+                for threads, cuts in ((1, CUTS[:1]), (2, CUTS), (3, CUTS[5:10]))
+                for pieces, run in cuts
+            )  # fmt: skip
+            for other in found:
+                assert_same_bits(other, expected)
+
+
+@pytest.mark.parametrize(("pieces", "run"), [(-1, 0), (257, 0), (0, 1), (0, 3), (0, 10), (0, -2)])
+def test_parameters_out_of_range_are_refused(pieces: int, run: int) -> None:
+    w = weight("q4p16", 48, 96)
+    with pytest.raises(ValueError, match="pieces or run"):
+        flare_cpu.test_linear(
+            context(ISAS[-1], 1), activations(1, 96), w.packed, w.layout, w.n, w.k, "bf16_g32",
+            pieces=pieces, run=run,
+        )  # fmt: skip

@@ -43,6 +43,8 @@ class Executable {
   void run_step(const GatherStep& step, int tid);
   void attend(const AttentionArgs& args, const AttentionItem& item, int kv_head, int tid);
   template <typename F>
+  void walk(int tid, int64_t total, int64_t grain, const F& body);
+  template <typename F>
   void share(int tid, int64_t total, int64_t pieces, const F& body);
   int rows(Rows rows) const;
 

@@ -40,15 +40,20 @@ struct Domain {
 
 enum class Rows { tokens, logits };
 
+// Steps cut their rows into `pieces` for each thread. A launch may say how many, and other
+// parameters of its kernel (engine/kernels/parameters.py): they change no bit.
+
 struct EmbedStep {
   Layout layout;
   const uint8_t* weight;
   int vocab, width;
   float* y;
+  int pieces;
 };
 struct NormStep {
   RmsNormArgs args;
   Rows rows;
+  int pieces;
 };
 struct LinearStep {
   LinearArgs args;  // rows and generated_rows are set at the replay
@@ -57,14 +62,17 @@ struct LinearStep {
 struct RopeStep {
   RopeStoreArgs args;
   int64_t angles;  // rows of the rope table
+  int pieces;
 };
 struct AttentionStep {
   AttentionArgs args;  // partials are set at the replay
+  int claim;  // items that a thread takes at a time
 };
 struct GatherStep {
   const float* x;
   float* y;
   int width;
+  int pieces;
 };
 using Step =
     std::variant<EmbedStep, NormStep, LinearStep, RopeStep, AttentionStep, GatherStep>;

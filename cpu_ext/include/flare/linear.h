@@ -32,7 +32,11 @@ struct LinearArgs {
   Layout layout;
   Activation activation;  // *_mul: panels are gate, up, gate, up ...; n is a multiple of 32
   Numerics generated, prompt;
+  // How the work is cut; changes no bit. 0: by the numbers of rows, panels and threads.
+  int pieces = 0;  // pieces of panels per thread, 1 to kMaxPieces
+  int run = 0;     // panels that bf16_g32 alone walks together: even, 2 to kMaxRun
 };
+constexpr int kMaxPieces = 256, kMaxRun = 8;
 
 // Bytes of the scratch that `linear` needs (64-byte aligned, shared by all threads, reusable by the
 // next call once every thread has left this one).

@@ -52,11 +52,14 @@ class Lowering:
 
 
 def _attributes(launch: Launch) -> Attributes:
-    check_launch(launch)
-    return {
+    """The op's attributes, and the parameters of the kernel."""
+    kernel = check_launch(launch)
+    attributes: Attributes = {
         name: int(value) if isinstance(value, bool) else value
         for name, value in launch.attrs.items()
     }
+    attributes.update(kernel.parameters)
+    return attributes
 
 
 def _operand(buffer: Buffer, weights: dict[str, int]) -> Operand:
