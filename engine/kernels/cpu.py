@@ -48,7 +48,7 @@ class CpuKernel(Struct, frozen=True):
         return Kernel(
             self.id,
             self.op,
-            self.id.removeprefix("cpu."),
+            self.id.removeprefix("cpu.").partition("@")[0],
             "cpu",
             {**layout, **self.parameters},
             (),

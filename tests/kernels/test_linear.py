@@ -270,9 +270,7 @@ CUTS = [(pieces, run) for pieces in (0, 1, 5, 256) for run in (0, 2, 4, 8)]
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("layout", "generated", "prompt"), MIXED)
-def test_parameters_do_not_change_a_bit(
-    isa: str, layout: str, generated: str, prompt: str
-) -> None:
+def test_parameters_do_not_change_a_bit(isa: str, layout: str, generated: str, prompt: str) -> None:
     w = weight(layout, 224, 64)
     for activation in ("none", "silu_mul"):
         for rows, count in [(1, 1), (7, 7), (20, 20), (20, 6), (45, 0), (45, 3)]:
