@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "serve a core over the OpenAI API",
     "inspect": "show what a core holds, and what a selection would keep",
     "verify": "check a core: digests, catalog, programs, storage",
+    "compare": "measure both graph families of a core, and say which to serve",
     "bench": "send a load to a running server and measure it",
 }
 USAGE = f"""\
@@ -35,6 +36,7 @@ examples:
   flare export ./Llama-3.2-1B --output l.core make a core
   flare run l.core --port 9000                serve it
   flare run l.core --no-mixed-prefill         the same bytes, the other graph family
+  flare compare l.core --workload chat        which family suits that traffic
 """
 
 

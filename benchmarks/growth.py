@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from app.bench.machine import machine
 from app.bench.stats import median
 from benchmarks.chart import Chart, svg
-from benchmarks.serving.machine import machine
 from benchmarks.serving.report import rows_of
 from engine.client import Engine
 from engine.config import EngineConfig

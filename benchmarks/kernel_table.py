@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from benchmarks.serving.machine import machine
+from app.bench.machine import machine
 from benchmarks.serving.report import rows_of
 from engine.core.reader import Core, open_core
 from engine.core.schema import Graph, Kind

@@ -17,6 +17,7 @@ class Answer:
 
     due: when it should have been sent. It was sent later when all streams were busy; the time to
     its first token counts from ``due``, so that a server that falls behind does not hide it.
+    sent: when it was sent; None: when it was due.
     """
 
     index: int
@@ -26,6 +27,7 @@ class Answer:
     prompt_tokens: int
     tokens: int
     text: str
+    sent: float | None = None
 
     @property
     def wait(self) -> float:
@@ -85,4 +87,5 @@ def _answer(index: int, due: float, start: float, reply: Reply) -> Answer:
         reply.prompt_tokens,
         reply.tokens,
         reply.text,
+        reply.sent - start,
     )

@@ -80,12 +80,20 @@ class Endpoint:
 
     async def counters(self) -> Counters:
         """The counters of a Flare server now. Raises SettingsError when they cannot be read."""
+        text = await self.text("/metrics")
         try:
-            answer = await self._http.get(f"{self.root}/metrics")
-            answer.raise_for_status()
-            return counters(answer.text)
-        except (httpx.HTTPError, ValueError) as exc:
+            return counters(text)
+        except ValueError as exc:
             raise SettingsError(f"cannot read {self.root}/metrics: {exc}") from exc
+
+    async def text(self, path: str) -> str:
+        """What a route answers. Raises SettingsError when it cannot be read."""
+        try:
+            answer = await self._http.get(f"{self.root}{path}")
+            answer.raise_for_status()
+        except httpx.HTTPError as exc:
+            raise SettingsError(f"cannot read {self.root}{path}: {exc}") from exc
+        return answer.text
 
 
 def counters(text: str) -> Counters:

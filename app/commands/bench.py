@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("bench", DESCRIPTION, EXAMPLES)
     _add_server(parser.add_argument_group("server"))
-    add_load_options(parser.add_argument_group("load"), REPEATS)
+    repeats = f"of every cell, each with other prompts (default: {REPEATS})"
+    add_load_options(parser.add_argument_group("load"), repeats)
     return parser
 
 

@@ -15,8 +15,8 @@ T = TypeVar("T")
 MOST = 10**6
 
 
-def add_load_options(group: Any, repeats: int) -> None:
-    """Add them; ``repeats``: the default."""
+def add_load_options(group: Any, repeats: str) -> None:
+    """Add them; ``repeats``: what that option means, and its default."""
     about = "; ".join(f"{name}: {workload.about}" for name, workload in WORKLOADS.items())
     group.add_argument("--workload", choices=tuple(WORKLOADS), help=f"default: chat. {about}")
     group.add_argument(
@@ -29,7 +29,7 @@ def add_load_options(group: Any, repeats: int) -> None:
     for option, metavar, text in (
         ("--concurrency", "N,N", "streams at once, each a cell of its own (default: 8)"),
         ("--requests", "N", "of one repeat (default: 4 for each stream; the whole trace)"),
-        ("--repeats", "N", f"of every cell, each with other prompts (default: {repeats})"),
+        ("--repeats", "N", repeats),
         (
             "--rate",
             "R",
@@ -46,25 +46,29 @@ def add_load_options(group: Any, repeats: int) -> None:
 
 
 def read_plan(given: Mapping[str, Any], repeats: int) -> Plan:
-    """The plan of the parsed options. Raises SettingsError naming the option or trace line."""
+    """The plan of the parsed options; ``repeats``: where none are given.
+
+    Raises SettingsError naming the option or the line of the trace.
+    """
     if "trace" in given and "workload" in given:
         raise SettingsError("--trace and --workload: give one of them")
     trace = given.get("trace")
     workload = WORKLOADS[given.get("workload", "chat")]
     return Plan(
         source=workload if trace is None else tuple(read_trace(trace)),
-        concurrency=_read(given, "concurrency", _streams, (8,)),
-        repeats=_read(given, "repeats", values.whole(1, 1000), repeats),
-        requests=_read(given, "requests", values.whole(1, MOST), None),
-        rate=_read(given, "rate", _rate, None),
+        concurrency=read_option(given, "concurrency", _streams, (8,)),
+        repeats=read_option(given, "repeats", values.whole(1, 1000), repeats),
+        requests=read_option(given, "requests", values.whole(1, MOST), None),
+        rate=read_option(given, "rate", _rate, None),
         objective=_objective(given),
-        seed=_read(given, "seed", values.whole(0, 2**31), FIRST_SEED),
-        timeout_s=_read(given, "timeout", values.seconds(1, 86400), 600.0),
+        seed=read_option(given, "seed", values.whole(0, 2**31), FIRST_SEED),
+        timeout_s=read_option(given, "timeout", values.seconds(1, 86400), 600.0),
         output=given.get("output"),
     )
 
 
-def _read(given: Mapping[str, Any], name: str, read: Callable[[object], T], default: T) -> T:
+def read_option(given: Mapping[str, Any], name: str, read: Callable[[object], T], default: T) -> T:
+    """One option's value; ``default`` when it was not given. Raises SettingsError naming it."""
     if name not in given:
         return default
     try:
@@ -87,8 +91,8 @@ def _rate(value: object) -> float:
 
 def _objective(given: Mapping[str, Any]) -> Objective | None:
     read = values.seconds(0, 86400)
-    first = _read(given, "slo_ttft", read, -1.0)
-    gap = _read(given, "slo_gap", read, -1.0)
+    first = read_option(given, "slo_ttft", read, -1.0)
+    gap = read_option(given, "slo_gap", read, -1.0)
     if first < 0 and gap < 0:
         return None
     if first < 0 or gap < 0:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.serving.machine import machine
+from app.bench.machine import machine
 from benchmarks.serving.prompts import load_words
 from benchmarks.serving.report import markdown
 from benchmarks.serving.results import Entry, Run, Sample, merged, run_of
