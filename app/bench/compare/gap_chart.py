@@ -81,7 +81,9 @@ def _markers(cell: CellReport, gaps: Histogram, panel: _Panel) -> Iterator[str]:
         x = LEFT + (RIGHT - LEFT) * share
         yield element("line", x1=x, x2=x, y1=top, y2=panel.bottom, class_="mark")
         anchor, nudge = ("end", -4) if share > 0.85 else ("start", 4)
-        yield label(f"{shown} {value:.1f} ms", x + nudge, top + 8, text_anchor=anchor)
+        yield label(
+            f"{shown} {value:.1f} ms", x + nudge, top + 8, text_anchor=anchor, class_="halo"
+        )
 
 
 def _scale(gaps: Histogram, y: float) -> Iterator[str]:

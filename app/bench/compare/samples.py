@@ -12,7 +12,6 @@ from app.bench.figures import (
     GAP,
     GOODPUT,
     REQUESTS,
-    TOKENS,
     Figures,
     Metric,
     all_gaps,
@@ -21,6 +20,7 @@ from app.bench.figures import (
 from app.bench.measure import Measured
 from app.bench.stats import percentile
 
+THROUGHPUT = Metric("tok_s", "throughput", "tok/s", True, 1)
 FIRST_MEAN = Metric("ttft_mean", "first token mean", "ms", False, 0)
 GAP_MEAN = Metric("gap_mean", "inter-token mean", "ms", False, 1)
 STEADY = Metric("gap_steady_p50", "inter-token, steady p50", "ms", False, 1)
@@ -35,7 +35,7 @@ _GAPS = tuple(
     for m in GAP
 )
 METRICS = (
-    TOKENS,
+    THROUGHPUT,
     REQUESTS,
     GOODPUT,
     FIRST_MEAN,

@@ -191,7 +191,9 @@ def ended(leg: Leg, code: int, log: str) -> FlareError:
     lines = log.strip().splitlines()
     kind = ERRORS.get(code, FlareError)
     said = _last(lines, "flare: error: ") or (lines[-1] if lines else "it said nothing")
-    return kind(f"the {leg.name} server ended with code {code}: {said}", _last(lines, "hint: "))
+    return kind(
+        f"the {leg.name} server ended with code {code}: {said}", hint=_last(lines, "hint: ")
+    )
 
 
 def _last(lines: Sequence[str], start: str) -> str | None:

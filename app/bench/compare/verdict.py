@@ -9,6 +9,7 @@ from app.bench.compare.texts import Texts
 from app.bench.figures import GOODPUT
 
 SHOWN = 3  # differences that a sentence names
+CLOSE = 0.05  # intervals within this share of zero: no difference that matters
 
 
 class Seen(Struct, frozen=True):
@@ -142,10 +143,10 @@ def _none(seen: Sequence[Seen], legs: Legs) -> Verdict:
     if not known:
         return Verdict("none", None, "No difference can be shown: too little was measured.")
     widest = max(max(abs(_number(d.low)), abs(_number(d.high))) for d in known)
+    rest = "the core's default is as good" if widest < CLOSE else "more --repeats would narrow them"
     return Verdict(
         "none",
         None,
         f"No difference is shown between {legs.names[0]} and {legs.names[1]} on this traffic: "
-        f"every interval holds zero, and none reaches beyond {100 * widest:.1f} %; "
-        "the core's default is as good.",
+        f"every interval holds zero, the widest reaches to {100 * widest:.1f} %; {rest}.",
     )
