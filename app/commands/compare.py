@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,25 +73,31 @@ def main(arguments: list[str]) -> int:
 
 
 def _measure(ask: Ask, directory: Path) -> Report:
-    """Run the comparison and write report.json, also when it does not come to its end."""
+    """Run the comparison; what was measured is kept also when it does not come to its end."""
     date, began, results = now(), time.monotonic(), Results()
-    error: str | None = "it has only begun"
+    error: str | None = "interrupted"
     try:
         with show_progress(ask.comparison.units) as advance:
             compare_legs(ask.comparison, results, advance)
         error = None
-    except KeyboardInterrupt:
-        error = "interrupted"
-        raise
     except Exception as exc:
         error = str(exc)
         raise
     finally:
         report = build(ask, results, date, time.monotonic() - began, error)
-        path = _write(directory, "report.json", to_json(report))
-        if error is not None and results.taken:
-            print(f"flare: what was measured is in {path}", file=sys.stderr)
+        _keep(report, directory)
     return report
+
+
+def _keep(report: Report, directory: Path) -> None:
+    """Write report.json; a folder in which there would be nothing goes."""
+    if report.samples:
+        path = _write(directory, "report.json", to_json(report))
+        if not report.complete:
+            print(f"flare: what was measured is in {path}", file=sys.stderr)
+    else:
+        with suppress(OSError):  # it holds something else
+            directory.rmdir()
 
 
 def _parser() -> Parser:
