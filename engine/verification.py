@@ -4,14 +4,20 @@ a canary for every graph."""
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from engine.canary import replay_canaries
+from engine.canary import CanaryResult, replay_canaries
 from engine.core.digests import bytes_digest
-from engine.core.errors import DigestMismatchError, RowInvarianceError, StorageInvalidError
+from engine.core.errors import (
+    CanaryError,
+    DigestMismatchError,
+    RowInvarianceError,
+    StorageInvalidError,
+)
 from engine.core.reader import Core, open_core
 from engine.core.schema import StorageTensor
 from engine.core.validate import validate
@@ -26,13 +32,23 @@ _PANELS_AT_ONCE = 256
 _BF16_EXPONENT = 0x7F80
 
 
+Fault = Literal["alone", "stored"]
+
+
 class Check(Struct, frozen=True):
-    """One check: what was looked at, what was found, and seconds. Only canaries may not pass."""
+    """One check: what was looked at, what was found, and seconds. Only canaries may not pass.
+
+    fault: what a canary did not have as expected.
+    """
 
     name: str
     found: str
     seconds: float
-    passed: bool = True
+    fault: Fault | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.fault is None
 
 
 def verify_core(
@@ -49,32 +65,61 @@ def verify_core(
     checks: list[Check] = []
     with open_core(path) as core:
         started = perf_counter()
-        for name, found, passed in _results(core, open_with):
+        for name, found, fault in _results(core, open_with):
             now = perf_counter()
-            checks.append(Check(name, found, now - started, passed))
+            checks.append(Check(name, found, now - started, fault))
             started = now
             report(checks[-1])
-    failed = [check.name for check in checks if not check.passed]
-    if failed:
-        raise RowInvarianceError(
-            f"graphs {', '.join(failed)}: expected the same bits for a row alone and in a batch",
-            hint="serve with another selection, or export the core again; please report it",
-        )
+    _raise_fault(checks)
     return checks
 
 
-def _results(core: Core, open_with: OpenDevice | None) -> Iterator[tuple[str, str, bool]]:
+def _raise_fault(checks: list[Check]) -> None:
+    """Raise the worst fault of the canaries: what changes with the batch, then what changed."""
+    failed = {
+        fault: ", ".join(check.name for check in checks if check.fault == fault)
+        for fault in ("alone", "stored")
+    }
+    if failed["alone"]:
+        raise RowInvarianceError(
+            f"graphs {failed['alone']}: expected the same bits for a row alone and in a batch",
+            hint="serve with another selection, or export the core again; please report it",
+        )
+    if failed["stored"]:
+        raise CanaryError(
+            f"canaries of {failed['stored']}: expected the bits that the core was exported with, "
+            "found others",
+            hint="this version or machine computes differently: export the core again, and report "
+            "it unless the versions differ",
+        )
+
+
+def _results(core: Core, open_with: OpenDevice | None) -> Iterator[tuple[str, str, Fault | None]]:
     for name, run in _CHECKS:
-        yield name, run(core), True
+        yield name, run(core), None
     device = core.manifest.identity.device
     if device != "cpu" and open_with is None:
-        yield "canaries", f"not replayed: the core is for {device}", True
+        yield "canaries", f"not replayed: the core is for {device}", None
         return
-    for canary in replay_canaries(core, open_with):
-        found = f"{canary.sequences} sequences in one launch, the bits of each alone"
-        if canary.wrong:
-            found = f"{canary.wrong} of {canary.sequences} sequences have other bits than alone"
-        yield canary.graph, found, not canary.wrong
+    for result in replay_canaries(core, open_with):
+        yield result.found.graph, *_canary(result)
+
+
+def _canary(result: CanaryResult) -> tuple[str, Fault | None]:
+    """What a canary found, and its fault."""
+    if result.wrong:
+        return f"{result.wrong} of {result.sequences} sequences have other bits than alone", "alone"
+    found = f"{result.sequences} sequences in one launch, the bits of each alone"
+    stored = result.stored
+    if stored is None:
+        return f"{found}; none are stored", None
+    if result.as_stored:
+        return f"{found} and as exported, {stored.digest[:16]}", None
+    changed = sum(a != b for a, b in zip(result.found.argmax, stored.argmax, strict=False))
+    return (
+        f"expected digest {stored.digest[:16]}, found {result.found.digest[:16]}; "
+        f"{changed} of {result.sequences} likeliest tokens differ"
+    ), "stored"
 
 
 def _digests(core: Core) -> str:

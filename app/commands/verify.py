@@ -9,7 +9,8 @@ DESCRIPTION = """\
 Check everything that can be known of a core: digests of every file and tensor, the catalog, the
 programs, one numerics class for each weight and role (what makes answers independent of the batch),
 what each selection would keep, and that all stored values are finite. Then replay each graph on a
-full batch: every row must have the bits that it has alone, on the smallest separate graph.
+full batch: every row must have the bits that it has alone, on the smallest separate graph, and the
+bits of the graph's canary, which the exporter recorded: they are the same on every processor.
 The first fault ends the check with exit code 3; a graph that fails is named FAILED."""
 EXAMPLES = "  flare verify my.core"
 

@@ -62,6 +62,10 @@ class TensorFile:
         self._header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
         self._end += size
 
+    def flush(self) -> None:
+        """Hand what was appended to the system, so that the file can be mapped."""
+        self._file.flush()
+
     def close(self) -> int:
         """Write the header and sync the file.
 

@@ -22,10 +22,13 @@ def validate_measured(manifest: Manifest) -> None:
         _check_known(time.graph, graphs, f"{where}.graph")
         _check_known(time.machine, machines, f"{where}.machine")
         _check_step_time(time, graphs[time.graph], manifest, where)
+    seed = next((canary.seed for canary in catalog.canaries), 0)
     for canary in catalog.canaries:
         where = f"canaries.{canary.graph}"
         _check_known(canary.graph, graphs, f"{where}.graph")
         _check_canary(canary, graphs[canary.graph], manifest, where)
+        if canary.seed != seed:
+            raise MeasurementInvalidError(f"{where}.seed: expected {seed}, found {canary.seed}")
     for record in catalog.tuning:
         for candidate in record.candidates:
             _check_candidate(candidate, f"tuning.{record.key}.candidates.{candidate.kernel}")

@@ -18,7 +18,7 @@ from engine.core.codec import MANIFEST, PROGRAMS, decode_manifest, encode_manife
 from engine.core.digests import bytes_digest, content_digest, file_digest
 from engine.core.errors import DuplicateIdError
 from engine.core.paths import TEXT_FOLDER, storage_path
-from engine.core.safetensors import DTYPE_NAMES, TensorFile
+from engine.core.safetensors import DTYPE_NAMES, NUMPY_DTYPES, TensorFile
 from engine.core.schema import (
     FORMAT_VERSION,
     Canary,
@@ -121,6 +121,21 @@ class CoreWriter:
         )  # fmt: skip
         self._tensors[rank, name] = entry
         return entry
+
+    def map_tensors(self, rank: int) -> dict[str, NDArray[np.generic]]:
+        """Map the tensors that the rank has so far, read-only; they are gone after ``finish``."""
+        file = self._files.get(rank)
+        if file is None:
+            return {}
+        file.flush()
+        raw = np.memmap(file.path, np.uint8, "r")
+        return {
+            tensor.name: np.asarray(raw[tensor.offset : tensor.offset + tensor.size])
+            .view(NUMPY_DTYPES[tensor.dtype])
+            .reshape(tensor.shape)
+            for tensor in self._tensors.values()
+            if tensor.rank == rank
+        }
 
     def add_text(self, name: str, data: bytes) -> None:
         """Add the file ``text/<name>``. Raises ValueError for a name that is not plain."""

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 from engine import __version__
 from engine.core.schema import Identity, Limits
 from engine.core.writer import CoreWriter
+from engine.export.canaries import record_canaries
 from engine.export.capture import PackedShape
 from engine.export.catalog import capture_graphs
 from engine.export.checkpoint.base import Checkpoint
@@ -54,6 +55,7 @@ def _export(
     _write_weights(checkpoint, plan, writer, shown)
     for name, data in text.files.items():
         writer.add_text(name, data)
+    canaries = record_canaries(capture, model, limits, writer.map_tensors(0), shown)
     shown.step("Sealing the core", 1)
     path = writer.finish(
         _identity(config, checkpoint, limits, quantization),
@@ -64,6 +66,7 @@ def _export(
         capture.kernels,
         capture.tuning,
         capture.programs,
+        canaries=canaries,
     )
     shown.advance()
     return path

@@ -5,9 +5,9 @@ import logging
 from engine.config import Isa
 from engine.core.targets import INSTRUCTION_SETS
 from engine.device.base import Device
+from engine.device.cpu.threads import default_threads
 from engine.errors import DeviceError
 from engine.ranks.local import DeviceSpec
-from engine.ranks.threads import default_threads
 
 logger = logging.getLogger("flare.engine")
 

@@ -256,6 +256,12 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     "canary of too many rows": (
         canary(rows=3), errors.MeasurementInvalidError, "rows: expected 1 to 2, found 3",
     ),
+    "canary of another seed": (
+        lambda m: with_catalog(
+            m, canaries=(CANARY, replace(CANARY, graph="decode-4", seed=2))
+        ),
+        errors.MeasurementInvalidError, "canaries.decode-4.seed: expected 1, found 2",
+    ),
     "canary's digest": (
         canary(digest="A" * 64), errors.MeasurementInvalidError, "digest: expected 64 hexadecimal",
     ),

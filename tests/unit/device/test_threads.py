@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.ranks.threads import default_threads
+from engine.device.cpu.threads import default_threads
 
 
 @pytest.fixture
