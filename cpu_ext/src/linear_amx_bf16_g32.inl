@@ -32,11 +32,11 @@ FLARE_INLINE __m512i signed_codes(__m512i words, int mask, int magic, float bias
 }
 
 FLARE_INLINE __m512i signed_pairs(__m512i words) {
-  // 2^23 + byte 0, and 2^15 + byte 1 where it lies.
+  // 2^23 + byte 0, and 2^15 + byte 1 where it lies; the first's upper half goes below the second's.
   const __m512i first = signed_codes(words, 0xff, 0x4b000000, 0x1p23f + 128.0f);
   const __m512i second = signed_codes(words, 0xff00, 0x47000000, 0x1p15f + 128.0f);
-  return _mm512_ternarylogic_epi32(second, _mm512_set1_epi32(static_cast<int>(0xffff0000u)),
-                                   _mm512_srli_epi32(first, 16), 0xea);
+  const __m512i lower = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
+  return _mm512_mask_shuffle_epi8(second, 0x3333333333333333, first, lower);
 }
 
 FLARE_INLINE void signed_codes_q8(const uint8_t* block, uint8_t* tile) {
@@ -68,16 +68,18 @@ struct G32Job {
   float* sums;            // [panel][16][16]
 };
 
-// The pipeline. Step t multiplies group t (counted over all panels), stores the products of the
-// one two steps before, adds those of one further back, and unpacks the one three steps ahead: a
-// tile load waits until stores are in the cache.
+// The pipeline. Step t multiplies group t (counted over all panels), adds the products of a group
+// some steps before, stores those of the one two steps before, and unpacks the one four steps
+// ahead: a load waits until stores are in the cache.
 //
 // The products of several groups share a tile: group t has tile register t % 4, and there the rows
 // of its slot, while the rows of A are zero in the other slots, which leaves their products alone.
-// So few rows need few tile stores, which would weigh most: 16 stores each, whatever they hold.
+// So few rows need few tile stores, which would weigh most: 16 stores each, whatever they hold, and
+// as much of the port that unpacking needs.
 //
-// It waits for stores under way to any line with the same offset in a page, too. So tiles of codes
-// and of products lie at the offsets t % 4 and t % 4 + 2 KiB, and rows at those of their groups.
+// A load waits for stores under way to any line with the same offset in a page, too. So tiles of
+// codes and of products lie at the offsets t % 4 and t % 4 + 2 KiB, and rows at those of their
+// groups.
 template <Layout L, int R>
 class G32Pipeline {
  public:
@@ -99,6 +101,7 @@ class G32Pipeline {
     unpack<0>(0);
     unpack<1>(1);
     unpack<2>(2);
+    unpack<3>(3);
     for (int t = 0; t < total_ + kAddLag; t += 4) {
       step<0>(t);
       step<1>(t + 1);
@@ -111,7 +114,7 @@ class G32Pipeline {
   static constexpr int kBytes = L == Layout::q4p16 ? 320 : 544;
   static constexpr int kSlots = tile_rows(R) / R;
   static constexpr int kSlotSteps = 4 * (kSlots - 1);  // from a tile's first group to its last
-  static constexpr int kAddLag = kSlotSteps + 3;
+  static constexpr int kAddLag = kSlotSteps + 6;
 
   static constexpr unsigned slot(int t) { return static_cast<unsigned>(t) / 4 % kSlots; }
 
@@ -123,9 +126,9 @@ class G32Pipeline {
   template <int T>
   FLARE_INLINE_MEMBER void step(int t) {
     multiply<T>(t);
+    add<(T + 2) % 4>(t - kAddLag);
     store_products<(T + 2) % 4>(t - 2);
-    add<(T + 1) % 4>(t - kAddLag);
-    unpack<(T + 3) % 4>(t + 3);
+    unpack<T>(t + 4);
   }
 
   template <int T>

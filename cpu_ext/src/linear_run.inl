@@ -81,16 +81,17 @@ constexpr int kPieces = 8;
 constexpr int kManyRows = 9, kManyPieces = 12;
 constexpr int kLongRows = 32;  // of the prompt role
 
-// Units of panels in a piece: whole pairs of panels, which the kernels walk together. Many rows: in
-// a number of pieces that the threads can share evenly, where there is one near.
+// Units of panels in a piece: whole pairs of panels, which the kernels walk together, and a number of
+// pieces that the threads can share evenly, where there is one near.
 FLARE_INLINE int piece_units(const LinearArgs& args, int units, int unit, int threads) {
   const int pair = 2 / unit;
   if (args.pieces == 0 && args.rows - args.generated_rows >= kLongRows) return pair;
   const bool many = args.rows >= kManyRows;
   const int pieces = args.pieces > 0 ? args.pieces : many ? kManyPieces : kPieces;
   const int grain = ceil_div(units * unit, threads * pieces * 2) * pair;
-  if (!many) return grain;
-  for (int near = grain - pair; near <= grain + pair; near += pair) {
+  const int first = many ? grain - pair : grain;  // long pieces for few rows: filling the pipeline
+  const int choices[] = {first, first + pair, many ? first + 2 * pair : grain - pair};
+  for (const int near : choices) {
     if (near > 0 && ceil_div(units, near) % threads == 0) return near;
   }
   return grain;
