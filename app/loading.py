@@ -1,6 +1,6 @@
 """Load the engine and the text assets in a thread, beside the import of the web stack."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
@@ -48,8 +48,8 @@ def _load(config: EngineConfig) -> Loaded:
 
     text: list[Future[TextAssets]] = []
 
-    def begin_text() -> None:  # the tokenizer is parsed while the first replays run
-        text.append(_in_thread("flare-text", lambda: load_text(config.core / "text")))
+    def begin_text(files: Mapping[str, bytes]) -> None:  # parsed while the first replays run
+        text.append(_in_thread("flare-text", lambda: load_text(files)))
 
     engine = load_engine(config, on_instantiated=begin_text)
     return Loaded(engine, text[0].result())

@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.perplexity import native, reference
 from engine.core.reader import open_core
+from engine.text.assets import folder_files
 from engine.text.tokenizer import Tokenizer
 from tests.support.direct import agreement
 from tests.support.english import english, windows_of
@@ -30,7 +31,7 @@ def main() -> None:
     ap.add_argument("--length", type=int, default=48)
     a = ap.parse_args()
     torch.set_num_threads(1)
-    ids = list(Tokenizer.load(a.core / "text").encode(english()))
+    ids = list(Tokenizer.load(folder_files(a.core / "text")).encode(english()))
     prompts = windows_of(ids, a.prompts, a.length)
     model = reference(a.gguf, torch.float32)
     runner = native(open_core(a.core), a.length, 2)

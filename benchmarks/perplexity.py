@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, GgufConfig
 from engine.core.reader import Core, open_core
 from engine.device.base import capacity_of
 from engine.device.cpu.device import CpuDevice
+from engine.text.assets import folder_files
 from engine.text.tokenizer import Tokenizer
 from tests.support.direct import DirectRunner
 from tests.support.english import english
@@ -97,7 +98,7 @@ def main() -> None:
     ap.add_argument("--threads", type=int, default=2)
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
-    ids = list(Tokenizer.load(a.core / "text").encode(english()))
+    ids = list(Tokenizer.load(folder_files(a.core / "text")).encode(english()))
     text = list(windows(ids, a.tokens, a.window))
     runner = native(open_core(a.core), a.window, a.threads)
     models: dict[str, Model] = {

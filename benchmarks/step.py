@@ -32,7 +32,7 @@ from engine.device.base import BatchShape, Device, Executable, InputBuffers, Sam
 from engine.factory import load_engine
 from engine.ir.program import Program
 from engine.ranks.local import DeviceSpec
-from engine.text.assets import load_text
+from engine.text.assets import folder_files, load_text
 from engine.types import MAX_LOGPROBS, SamplingParams
 
 WORDS = tuple(range(1000, 9000))
@@ -120,7 +120,8 @@ def serve(core: str, port: int, seconds: float, profile: str | None) -> None:
 
     def start_loading(config: Any) -> "Future[Loaded]":
         future: Future[Loaded] = Future()
-        future.set_result(Loaded(load_engine(config, open_device), load_text(Path(core) / "text")))
+        text = load_text(folder_files(Path(core) / "text"))
+        future.set_result(Loaded(load_engine(config, open_device), text))
         return future
 
     run.start_loading = start_loading

@@ -3,19 +3,30 @@
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
+_LONGEST = 2000
+
 
 class FlareError(Exception):
     """Base of all errors that a person can act on.
 
     ``hint`` says what to do next; where the place that raises knows no better, it is the class's.
+    Messages quote what files hold: what does not print is escaped, and a long message is cut, so
+    that none can upset a terminal or a log.
     """
 
     exit_code = 1
+    lines = False
     usual_hint: str | None = None
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(_readable(message, "\n" if self.lines else ""))
         self.hint = hint or self.usual_hint
+
+
+def _readable(message: str, kept: str) -> str:
+    if not message.isprintable():
+        message = "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in message)
+    return message if len(message) <= _LONGEST else message[:_LONGEST] + "..."
 
 
 class SettingsError(FlareError):
@@ -61,6 +72,7 @@ class DeviceError(FlareError):
 class RequestError(FlareError):
     """A request cannot be served; the server goes on."""
 
+    lines = True
     code: str | None = None
 
 

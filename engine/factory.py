@@ -1,7 +1,7 @@
 """The composition root: from a configuration to a loaded, selected, pruned engine."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -64,14 +64,14 @@ def load_engine(
     config: EngineConfig,
     open_with: OpenDevice | None = None,
     *,
-    on_instantiated: Callable[[], None] = lambda: None,
+    on_instantiated: Callable[[Mapping[str, bytes]], None] = lambda _: None,
 ) -> Engine:
     """Load an engine: open, validate, select, prune, budget, instantiate, warm up.
 
     Blocks; start the engine in an event loop afterwards. ``open_with`` replaces the device of
-    the plan (tests). ``on_instantiated`` is called when what is left is native and holds no
-    interpreter lock, so that other work can run beside it. Raises SettingsError, CoreError,
-    SelectionError or DeviceError.
+    the plan (tests). ``on_instantiated`` is called with the core's text files when what is left
+    is native and holds no interpreter lock, so that other work can run beside it. Raises
+    SettingsError, CoreError, SelectionError or DeviceError.
     """
     phases = Phases()
     with phases.time("open"):
@@ -89,7 +89,7 @@ def _load(
     core: Core,
     phases: Phases,
     open_with: OpenDevice | None,
-    on_instantiated: Callable[[], None],
+    on_instantiated: Callable[[Mapping[str, bytes]], None],
 ) -> Engine:
     with phases.time("validate"):
         validate(core.manifest)
@@ -100,7 +100,7 @@ def _load(
         device = open_with(spec) if open_with else open_device(spec, config.threads, config.cpu_isa)
     with phases.time("instantiate"):
         rank = instantiate(plan.ranks[0], device, plan.pruned)
-    on_instantiated()
+    on_instantiated(core.text_files())
     with phases.time("verify"):
         core.verify_storage()
     with phases.time("warm"):

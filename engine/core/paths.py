@@ -1,6 +1,7 @@
 """Where things lie in a core, and the check that a manifest's path stays inside it."""
 
 import re
+import stat
 from pathlib import Path, PurePosixPath
 
 from engine.core.errors import CoreFileError
@@ -24,18 +25,22 @@ def inside(root: Path, path: str) -> Path:
     """
     if len(path) > _LONGEST or not _PATH.fullmatch(path):
         raise CoreFileError(f"{path[:_LONGEST]!a}: expected a plain path inside the core")
-    full = root / PurePosixPath(path)
     try:
-        _check(path, full)
+        return _regular(root, path)
+    except FileNotFoundError as error:
+        raise CoreFileError(f"{path}: expected a file, found nothing at {root / path}") from error
     except OSError as error:
         raise CoreFileError(f"{path}: cannot be read: {error.strerror}") from error
-    return full
 
 
-def _check(path: str, full: Path) -> None:
-    if not full.is_symlink() and not full.exists():
-        raise CoreFileError(f"{path}: expected a file, found nothing at {full}")
-    if full.resolve() != full:
-        raise CoreFileError(f"{path}: expected a file inside the core, found a symbolic link")
-    if not full.is_file():
+def _regular(root: Path, path: str) -> Path:
+    """Walk down from ``root`` without following a link."""
+    full, mode = root, 0
+    for part in PurePosixPath(path).parts:
+        full = full / part
+        mode = full.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            raise CoreFileError(f"{path}: expected a file inside the core, found a symbolic link")
+    if not stat.S_ISREG(mode):
         raise CoreFileError(f"{path}: expected a regular file, found something else")
+    return full

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.core.codec import MANIFEST, PROGRAMS, decode_manifest, decode_programs
 from engine.core.digests import combine, content_digest, piece_digest, pieces
 from engine.core.errors import CoreFileError, DigestMismatchError, LayoutMissingError
-from engine.core.paths import inside
+from engine.core.paths import TEXT_FOLDER, inside
 from engine.core.safetensors import NUMPY_DTYPES
 from engine.core.schema import Manifest, Section
 from engine.core.validate_storage import validate_storage
@@ -67,6 +67,16 @@ class Core:
             raise LayoutMissingError(f"storage: rank {rank} has no tensor {name!r}")
         data = self._maps[entry.file][entry.offset : entry.offset + entry.size]
         return np.frombuffer(data, NUMPY_DTYPES[entry.dtype]).reshape(entry.shape)
+
+    def text_files(self) -> dict[str, bytes]:
+        """Return the text files by their names in ``text/``: the bytes that were checked when the
+        core was opened, whatever is in its folder by now."""
+        prefix = f"{TEXT_FOLDER}/"
+        return {
+            path.removeprefix(prefix): bytes(view)
+            for path, view in self._maps.items()
+            if path.startswith(prefix)
+        }
 
     def verify_storage(self) -> None:
         """Wait until every storage file is hashed. Raises DigestMismatchError naming the file."""

@@ -5,6 +5,7 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
@@ -213,8 +214,12 @@ def _differing_keys(found: Any, names: set[str]) -> None:
     raise Fault("a value", "nothing (the key is missing)", f".{missing[0]}")
 
 
+@cache
 def decoder_for(hint: Any) -> Decoder:
-    """Return the decoder of a type hint: scalars, Literal, enums, tuples, mappings, records."""
+    """Return the decoder of a type hint: scalars, Literal, enums, tuples, mappings, records.
+
+    Made once for each hint: a decoder keeps nothing of what it decodes.
+    """
     if hint in _SCALARS:
         return _SCALARS[hint][1]
     origin, arguments = get_origin(hint), get_args(hint)

@@ -104,13 +104,19 @@ def _check_ranks(manifest: Manifest) -> None:
     size = manifest.identity.tensor_parallel_size
     if size < 1:
         raise RankMismatchError(f"identity.tensor_parallel_size: expected 1 or more, found {size}")
-    shards: dict[int, dict[str, tuple[str, str, str]]] = {rank: {} for rank in range(size)}
+    shards: dict[int, dict[str, tuple[str, str, str]]] = {}
     for tensor in manifest.catalog.storage:
-        if tensor.rank not in shards:
+        if not 0 <= tensor.rank < size:
             raise RankMismatchError(
                 f"storage.{tensor.name}.rank: expected below {size}, found {tensor.rank}"
             )
-        shards[tensor.rank][tensor.name] = (tensor.weight, tensor.layout, tensor.dtype)
+        shard = shards.setdefault(tensor.rank, {})
+        shard[tensor.name] = (tensor.weight, tensor.layout, tensor.dtype)
+    if len(shards) < size:  # which may be any number
+        without = next(rank for rank in range(size) if rank not in shards)
+        raise RankMismatchError(
+            f"storage: expected tensors of {size} ranks, found none of {without}"
+        )
     for rank, shard in shards.items():
         if shard == shards[0]:
             continue

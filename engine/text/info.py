@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, field
@@ -68,16 +67,11 @@ def parse_info(data: bytes) -> TextInfo:
     return info
 
 
-def read_text_file(text_dir: Path, name: str) -> bytes:
-    """Return the bytes of a file of the core's text folder. Raises CoreError if it is missing."""
-    try:
-        return (text_dir / name).read_bytes()
-    except FileNotFoundError:
-        raise CoreError(
-            f"text file {name} is missing from {text_dir}", "Export the core again."
-        ) from None
-    except OSError as error:
-        raise CoreError(f"text file {name} cannot be read: {error.strerror}") from error
+def text_file(files: Mapping[str, bytes], name: str) -> bytes:
+    """Return one of a core's text files, which come by name. Raises CoreError if it is missing."""
+    if name not in files:
+        raise CoreError(f"text/{name}: expected this file among the core's sections, found none")
+    return files[name]
 
 
 def _check(info: TextInfo) -> None:

@@ -1,15 +1,14 @@
 """Text to token ids and back, on the ``tokenizers`` library."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from engine.errors import CoreError, RequestError
 from engine.text.detokenizer import IncrementalDetokenizer, unfinished_tail
-from engine.text.info import INFO_FILE, TOKENIZER_FILE, TextInfo, parse_info, read_text_file
+from engine.text.info import INFO_FILE, TOKENIZER_FILE, TextInfo, parse_info, text_file
 from engine.text.pieces import PieceTable
 
 
@@ -30,10 +29,10 @@ class Tokenizer:
         self._pieces = PieceTable(backend.id_to_token, contents, info.pieces)
 
     @classmethod
-    def load(cls, text_dir: Path) -> "Tokenizer":
-        """Load from a core's text folder. Raises CoreError naming the file that is at fault."""
-        info = parse_info(read_text_file(text_dir, INFO_FILE))
-        return cls(parse_backend(read_text_file(text_dir, TOKENIZER_FILE)), info)
+    def load(cls, files: Mapping[str, bytes]) -> "Tokenizer":
+        """Load from a core's text files. Raises CoreError naming the file that is at fault."""
+        info = parse_info(text_file(files, INFO_FILE))
+        return cls(parse_backend(text_file(files, TOKENIZER_FILE)), info)
 
     @property
     def info(self) -> TextInfo:
@@ -132,7 +131,9 @@ def parse_backend(data: bytes) -> Backend:
     """Read ``tokenizer.json``. Raises CoreError if the library does not take it."""
     try:
         return Backend.from_buffer(data)
-    except Exception as error:  # the library raises bare Exception for any fault
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises Exception, and a panic is not even that
         raise CoreError(
             f"{TOKENIZER_FILE} is damaged: {str(error)[:200]}", "Export the core again."
         ) from error

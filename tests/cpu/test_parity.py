@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, GgufConfig
 from engine.core.reader import Core, open_core
 from engine.device.base import capacity_of
 from engine.device.cpu.device import CpuDevice
+from engine.text.assets import folder_files
 from engine.text.tokenizer import Tokenizer
 from tests.support.direct import DirectRunner, agreement
 from tests.support.english import english, windows_of
@@ -34,7 +35,7 @@ def core(default_core: Path) -> Core:
 @pytest.fixture(scope="module")
 def prompts(default_core: Path) -> list[list[int]]:
     """Windows of English prose, at places that a fixed seed chose."""
-    ids = list(Tokenizer.load(default_core / "text").encode(english()))
+    ids = list(Tokenizer.load(folder_files(default_core / "text")).encode(english()))
     return windows_of(ids, PROMPTS, LENGTH)
 
 

@@ -8,19 +8,10 @@ from typing import Any
 import gguf
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.export.checkpoint.base import SourceText
 from tests.support.corpus import mixed_lines
 
 SPACE_MARK = "\u2581"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-
-
-def write_text(files: SourceText, folder: Path) -> Path:
-    """Write the files of a text folder and return the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.files.items():
-        (folder / name).write_bytes(data)
-    return folder
 
 
 def byte_level_metadata(

@@ -7,6 +7,7 @@ import pytest
 from engine.core.reader import open_core
 from engine.core.schema import Limits
 from engine.core.validate import validate
+from engine.text.assets import folder_files
 from engine.text.tokenizer import Tokenizer
 from tests.support.batches import Part, reference_runner
 
@@ -31,7 +32,7 @@ def test_formats_and_limits(default_core: Path) -> None:
 
 @pytest.mark.model
 def test_it_answers(default_core: Path) -> None:
-    tokenizer = Tokenizer.load(default_core / "text")
+    tokenizer = Tokenizer.load(folder_files(default_core / "text"))
     tokens = list(tokenizer.encode(PROMPT))
     runner, _ = reference_runner(default_core)
     logits = runner.run("prefill-32", [Part(tuple(tokens), 0, BLOCKS)])

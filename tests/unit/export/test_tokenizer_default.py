@@ -10,7 +10,6 @@ from engine.export.checkpoint.gguf_file import read_gguf
 from engine.export.tokenizer import gguf_text_files
 from engine.text.assets import TextAssets, load_text
 from tests.support.corpus import mixed_lines
-from tests.support.tokenizers import write_text
 
 pytestmark = pytest.mark.model
 
@@ -18,9 +17,8 @@ LINES = 1000
 
 
 @pytest.fixture(scope="module")
-def assets(default_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> TextAssets:
-    files = gguf_text_files(read_gguf(default_gguf).metadata)
-    return load_text(write_text(files, tmp_path_factory.mktemp("text")))
+def assets(default_gguf: Path) -> TextAssets:
+    return load_text(gguf_text_files(read_gguf(default_gguf).metadata).files)
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,13 @@ from tests.support.tokenizers import (
     byte_level_metadata,
     save_gguf_metadata,
     sentencepiece_metadata,
-    write_text,
 )
 
 GGML = "tokenizer.ggml."
 
 
-def converted(metadata: dict[str, Any], folder: Path) -> Tokenizer:
-    return Tokenizer.load(write_text(gguf_text_files(metadata), folder))
+def converted(metadata: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.load(gguf_text_files(metadata).files)
 
 
 def oracle(metadata: dict[str, Any], folder: Path) -> PreTrainedTokenizerBase:
@@ -50,61 +49,61 @@ def test_byte_level_ids_equal_transformers(pre: str, add_bos: bool, tmp_path: Pa
     if pre == "qwen2":
         expected.backend_tokenizer.normalizer = normalizers.NFC()
     expected.backend_tokenizer.model.ignore_merges = pre in ("llama-bpe", "tekken")
-    assert_same_ids(converted(metadata, tmp_path / "text"), expected)
+    assert_same_ids(converted(metadata), expected)
 
 
 @pytest.mark.parametrize("prefix", [None, True])
 def test_sentencepiece_ids_equal_transformers(prefix: bool | None, tmp_path: Path) -> None:
     metadata = sentencepiece_metadata(prefix=prefix)
-    assert_same_ids(converted(metadata, tmp_path / "text"), oracle(metadata, tmp_path))
+    assert_same_ids(converted(metadata), oracle(metadata, tmp_path))
 
 
-def test_sentencepiece_without_prefix_space(tmp_path: Path) -> None:
-    tokenizer = converted(sentencepiece_metadata(prefix=False), tmp_path)
+def test_sentencepiece_without_prefix_space() -> None:
+    tokenizer = converted(sentencepiece_metadata(prefix=False))
     ids = tokenizer.encode("the model", add_special=False)
     assert tokenizer.token_bytes(ids[0])[:1] != b" "
     assert tokenizer.decode(ids) == "the model"
     assert tokenizer.decode(tokenizer.encode(" the")) == " the"
 
 
-def test_single_digits_for_smollm(tmp_path: Path) -> None:
-    tokenizer = converted(byte_level_metadata("smollm"), tmp_path)
+def test_single_digits_for_smollm() -> None:
+    tokenizer = converted(byte_level_metadata("smollm"))
     texts = [tokenizer.token_text(i) for i in tokenizer.encode("\t\t2026 x")]
     assert [text for text in texts if text.isdigit()] == ["2", "0", "2", "6"]
 
 
-def test_begin_token_defaults(tmp_path: Path) -> None:
+def test_begin_token_defaults() -> None:
     for metadata, expected in (
         (byte_level_metadata("gpt-2"), False),
         (byte_level_metadata("llama-bpe"), True),
         (sentencepiece_metadata(), True),
     ):
-        assert converted(metadata, tmp_path).info.add_bos is expected
+        assert converted(metadata).info.add_bos is expected
 
 
-def test_end_tokens_are_the_union(tmp_path: Path) -> None:
+def test_end_tokens_are_the_union() -> None:
     metadata = byte_level_metadata(controls=("<|begin|>", "<|end|>", "<|eot|>", "<|eom|>"))
     metadata |= {GGML + "eot_token_id": 2, GGML + "eom_token_id": 3}
     files = gguf_text_files(metadata)
     assert files.eos_ids == (1, 2, 3)
-    assert converted(metadata, tmp_path).info.eos_ids == (1, 2, 3)
+    assert converted(metadata).info.eos_ids == (1, 2, 3)
 
 
-def test_an_end_token_typed_as_normal_is_special_all_the_same(tmp_path: Path) -> None:
+def test_an_end_token_typed_as_normal_is_special_all_the_same() -> None:
     metadata = byte_level_metadata()
     metadata[GGML + "token_type"][1] = 1
-    tokenizer = converted(metadata, tmp_path)
+    tokenizer = converted(metadata)
     assert tokenizer.encode("a<|end|>")[-1] == 1
     assert tokenizer.decode(tokenizer.encode("a<|end|>")) == "a"
 
 
-def test_padding_at_the_end_is_never_sampled(tmp_path: Path) -> None:
+def test_padding_at_the_end_is_never_sampled() -> None:
     metadata = byte_level_metadata()
     known = len(metadata[GGML + "tokens"])
     metadata[GGML + "tokens"] += ["[PAD0]", "[PAD1]"]
     metadata[GGML + "token_type"] += [UNUSED, UNUSED]
     assert gguf_text_files(metadata).vocab_size == known
-    tokenizer = converted(metadata, tmp_path)
+    tokenizer = converted(metadata)
     assert tokenizer.vocab_size == known
     assert known not in tokenizer.encode("[PAD0]")
 

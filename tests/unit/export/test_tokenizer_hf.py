@@ -13,13 +13,13 @@ from engine.errors import CheckpointError
 from engine.export.tokenizer import hf_text_files
 from engine.text.assets import TextAssets, load_text
 from tests.support.corpus import mixed_lines
-from tests.support.tokenizers import hf_tokenizer, save_hf, write_text
+from tests.support.tokenizers import hf_tokenizer, save_hf
 
 CONFIG: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def loaded(folder: Path) -> TextAssets:
-    return load_text(write_text(hf_text_files(folder), folder / "core_text"))
+    return load_text(hf_text_files(folder).files)
 
 
 def test_ids_equal_transformers(tmp_path: Path) -> None:

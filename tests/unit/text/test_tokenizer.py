@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from time import sleep
 
 import pytest
@@ -17,23 +16,20 @@ from tests.support.corpus import mixed_lines
 from tests.support.tokenizers import (
     byte_level_metadata,
     sentencepiece_metadata,
-    write_text,
 )
 
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=40)
 
 
 @pytest.fixture(scope="module")
-def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def byte_level() -> Tokenizer:
     metadata = byte_level_metadata(user=("<think>", "\t\t\t"))
-    folder = tmp_path_factory.mktemp("byte_level")
-    return Tokenizer.load(write_text(gguf_text_files(metadata), folder))
+    return Tokenizer.load(gguf_text_files(metadata).files)
 
 
 @pytest.fixture(scope="module")
-def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("sentencepiece")
-    return Tokenizer.load(write_text(gguf_text_files(sentencepiece_metadata()), folder))
+def sentencepiece() -> Tokenizer:
+    return Tokenizer.load(gguf_text_files(sentencepiece_metadata()).files)
 
 
 @pytest.fixture(params=["byte_level", "sentencepiece"])
@@ -86,10 +82,10 @@ def test_sentencepiece_control_text_never_merges_to_its_token(sentencepiece: Tok
     assert 2 in sentencepiece.encode("a</s>b")
 
 
-def test_exactly_one_begin_token(byte_level: Tokenizer, tmp_path: Path) -> None:
+def test_exactly_one_begin_token(byte_level: Tokenizer) -> None:
     metadata = byte_level_metadata(user=("<think>", "\t\t\t"))
     files = gguf_text_files({**metadata, "tokenizer.ggml.add_bos_token": True})
-    tokenizer = Tokenizer.load(write_text(files, tmp_path))
+    tokenizer = Tokenizer.load(files.files)
     plain = byte_level.encode("hi")
     assert tokenizer.encode("hi") == [0, *plain]
     assert tokenizer.encode("<|begin|>hi") == [0, *plain]  # the template wrote it
@@ -158,25 +154,23 @@ def test_encoding_leaves_the_interpreter_free(byte_level: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "text.json", "chat_template.jinja"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_named(name: str) -> None:
     metadata = byte_level_metadata() | {"tokenizer.chat_template": "{{ messages }}"}
-    write_text(gguf_text_files(metadata), tmp_path)
-    (tmp_path / name).unlink()
-    with pytest.raises(CoreError, match=name):
-        load_text(tmp_path)
+    files = dict(gguf_text_files(metadata).files)
+    del files[name]
+    with pytest.raises(CoreError, match=f"text/{name}: expected"):
+        load_text(files)
 
 
-def test_a_damaged_tokenizer_is_a_core_error(tmp_path: Path) -> None:
-    write_text(gguf_text_files(byte_level_metadata()), tmp_path)
-    file = tmp_path / "tokenizer.json"
-    file.write_bytes(file.read_bytes()[:-20])
+def test_a_damaged_tokenizer_is_a_core_error() -> None:
+    files = dict(gguf_text_files(byte_level_metadata()).files)
+    files["tokenizer.json"] = files["tokenizer.json"][:-20]
     with pytest.raises(CoreError, match=r"tokenizer\.json is damaged"):
-        load_text(tmp_path)
+        load_text(files)
 
 
-def test_assets_without_a_template(tmp_path: Path) -> None:
-    folder = write_text(gguf_text_files(byte_level_metadata()), tmp_path)
-    (folder / "chat_template.jinja").write_text("a file that the core does not list")
-    assets = load_text(folder)
+def test_assets_without_a_template() -> None:
+    files = {**gguf_text_files(byte_level_metadata()).files, "chat_template.jinja": b"not named"}
+    assets = load_text(files)
     assert assets.chat_template is None
     assert assets.info.eos_ids == (1,)
