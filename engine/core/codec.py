@@ -134,7 +134,10 @@ def decode_manifest(data: bytes, programs: Mapping[str, Program] | None = None) 
     values = parse_json(data, MANIFEST)
     _check_version(values)
     stated = values.get("root_digest")
-    actual = root_digest(values)
+    try:
+        actual = root_digest(values)
+    except RecursionError as error:
+        raise FormatError(MANIFEST, "JSON", "values nested too deeply") from error
     if stated != actual:
         raise DigestMismatchError(
             f"{MANIFEST}: root_digest: expected {shown(stated)}, found {actual}"

@@ -3,10 +3,11 @@
 import mmap
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -44,11 +45,13 @@ class Core:
         path: Path,
         manifest: Manifest,
         maps: Mapping[str, memoryview],
+        files: Mapping[str, bytes],
         hashing: "StorageHashing",
     ) -> None:
         self.path = path
         self.manifest = manifest
         self._maps = maps
+        self._files = files
         self._tensors = {(t.rank, t.name): t for t in manifest.catalog.storage}
         self._hashing = hashing
 
@@ -73,8 +76,8 @@ class Core:
         core was opened, whatever is in its folder by now."""
         prefix = f"{TEXT_FOLDER}/"
         return {
-            path.removeprefix(prefix): bytes(view)
-            for path, view in self._maps.items()
+            path.removeprefix(prefix): data
+            for path, data in self._files.items()
             if path.startswith(prefix)
         }
 
@@ -106,7 +109,6 @@ class StorageHashing:
         self._futures: dict[str, list[Future[bytes]]] = {
             path: [self._executor.submit(self._digest, piece) for piece in pieces(view)]
             for path, view in maps.items()
-            if _is_storage(path)
         }
         self._executor.shutdown(wait=False)
 
@@ -137,18 +139,21 @@ def open_core(path: Path) -> Core:
     root = _root(path)
     manifest = decode_manifest(_manifest_bytes(root))
     validate_storage(manifest)
-    maps = {section.path: _map(root, section) for section in manifest.sections}
+    stored = [section for section in manifest.sections if _is_storage(section.path)]
+    maps = {section.path: _map(root, section) for section in stored}
     hashing = StorageHashing(maps)
     try:
-        for section in manifest.sections:
-            if not _is_storage(section.path):
-                _compare(section, content_digest(maps[section.path]))
-        programs = decode_programs(bytes(maps[PROGRAMS]))
+        files = {
+            section.path: _read(root, section)
+            for section in manifest.sections
+            if not _is_storage(section.path)
+        }
+        programs = decode_programs(files[PROGRAMS])
     except BaseException:
         hashing.stop()
         raise
     catalog = replace(manifest.catalog, programs=programs)
-    return Core(root, replace(manifest, catalog=catalog), maps, hashing)
+    return Core(root, replace(manifest, catalog=catalog), maps, files, hashing)
 
 
 def _root(path: Path) -> Path:
@@ -184,19 +189,34 @@ def _manifest_bytes(root: Path) -> bytes:
 
 
 def _map(root: Path, section: Section) -> memoryview:
-    """Map one file read-only, after checking that it has the size that the manifest says."""
-    file = inside(root, section.path)
+    """Map one file read-only."""
+    with _opened(root, section) as file:
+        if section.size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), section.size, access=mmap.ACCESS_READ))
+
+
+def _read(root: Path, section: Section) -> bytes:
+    """Read one file whole and check its digest: what is checked is what is used."""
+    with _opened(root, section) as file:
+        data = file.read(section.size)
+    _compare(section, content_digest(data))
+    return data
+
+
+@contextmanager
+def _opened(root: Path, section: Section) -> Iterator[BinaryIO]:
+    """Open one file, after checking that it has the size that the manifest says."""
+    path = inside(root, section.path)
     try:
-        with file.open("rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
             if size != section.size:
                 raise CoreFileError(
                     f"{section.path}: expected {section.size} bytes, found {size}",
                     hint="the file was cut short or replaced; copy or export the core again",
                 )
-            if size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ))
+            yield file
     except OSError as error:
         raise CoreFileError(f"{section.path}: cannot be read: {error.strerror}") from error
 

@@ -3,6 +3,7 @@
 import json
 import math
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
@@ -47,8 +48,7 @@ def parse_json(data: bytes, file: str) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(items)
         if len(result) != len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            twice, _ = Counter(key for key, _ in items).most_common(1)[0]
             raise FormatError(f"{file}: {shown(twice)}", "one value per key", "the key twice")
         return result
 

@@ -58,25 +58,34 @@ def _check_model(model: ModelSpec, limits: Limits) -> None:
     for key, value in counts.items():
         if not 1 <= value <= _TOP:
             raise ModelInvalidError(f"{key}: expected 1 to {_TOP}, found {value}")
-    relations = (
-        (model.heads % model.kv_heads == 0, "model.heads: expected a multiple of kv_heads"),
-        (model.logits_width >= model.vocab_size, "model.logits_width: expected vocab_size or more"),
-        (model.kv.layers == model.layers + model.mtp_depth, "model.kv.layers: expected all layers"),
-        (model.kv.head_dim == model.head_dim, "model.kv.head_dim: expected model.head_dim"),
-        (model.mtp_depth >= 0, "model.mtp_depth: expected 0 or more"),
-        (model.rms_eps > 0, "model.rms_eps: expected more than 0"),
-        (model.rope_theta > 0, "model.rope_theta: expected more than 0"),
-        (limits.max_model_len <= model.context_length,
-         f"limits.max_model_len: expected at most the context length {model.context_length}"),
-    )  # fmt: skip
-    for holds, message in relations:
+    for key, holds, expected, found in _relations(model, limits):
         if not holds:
-            raise ModelInvalidError(message)
+            raise ModelInvalidError(f"{key}: expected {expected}, found {found}")
     for token in model.eos_token_ids:
         if not 0 <= token < model.vocab_size:
             raise ModelInvalidError(
                 f"model.eos_token_ids: expected ids below {model.vocab_size}, found {token}"
             )
+
+
+def _relations(model: ModelSpec, limits: Limits) -> Iterable[tuple[str, bool, str, float]]:
+    """Yield what must hold between sizes: key, whether it does, what was expected and found."""
+    kv = model.kv
+    divides = model.heads % model.kv_heads == 0
+    yield "model.heads", divides, f"a multiple of {model.kv_heads} kv_heads", model.heads
+    wide = model.logits_width >= model.vocab_size
+    yield "model.logits_width", wide, f"vocab_size {model.vocab_size} or more", model.logits_width
+    layers = model.layers + model.mtp_depth
+    yield "model.kv.layers", kv.layers == layers, f"all {layers} layers", kv.layers
+    for name in ("kv_heads", "head_dim"):
+        wanted, found = getattr(model, name), getattr(kv, name)
+        yield f"model.kv.{name}", wanted == found, f"model.{name} {wanted}", found
+    yield "model.mtp_depth", model.mtp_depth >= 0, "0 or more", model.mtp_depth
+    yield "model.rms_eps", model.rms_eps > 0, "more than 0", model.rms_eps
+    yield "model.rope_theta", model.rope_theta > 0, "more than 0", model.rope_theta
+    fits = limits.max_model_len <= model.context_length
+    most = f"at most the context length {model.context_length}"
+    yield "limits.max_model_len", fits, most, limits.max_model_len
 
 
 def _check_ids(manifest: Manifest) -> None:

@@ -86,11 +86,12 @@ def _check_body(
     for index, launch in enumerate(program.launches):
         where = f"program {program.name}: launch {index} ({launch.op})"
         _check_kernel(launch, graph, tables, where)
-        _check_model(launch, tables.manifest, where)
+        _check_model(launch, program, tables.manifest, where)
         _check_weights(launch, program, tables, where)
         if launch.op == "linear":
             weight = tables.tensors[launch.inputs[1]].weight
             _note_classes(launch, weight, classes, where)
+    _check_output(program, tables.manifest.model.logits_width)
     weights = (b.name for b in program.buffers.values() if b.space is Space.WEIGHT)
     return _Names(frozenset(e.kernel for e in program.launches), frozenset(weights))
 
@@ -114,17 +115,44 @@ def _check_kernel(launch: Launch, graph: Graph, tables: _Tables, where: str) -> 
             )
 
 
-def _check_model(launch: Launch, manifest: Manifest, where: str) -> None:
-    attrs, kv = launch.attrs, manifest.model.kv
+def _check_model(launch: Launch, program: Program, manifest: Manifest, where: str) -> None:
+    """Check what a launch says of the model, and that no id or position is beyond its tables."""
+    attrs, model = launch.attrs, manifest.model
+    if launch.op == "embed":
+        _expect_at_least(model.vocab_size, attrs["vocab"], f"{where}: vocab")
+    if launch.op == "rope_store_kv":
+        angles = program.buffers[launch.inputs[1]].shape[0]
+        longest = manifest.limits.max_model_len
+        _expect_at_least(longest, angles, f"{where}: positions of {launch.inputs[1]}")
     if "layer" not in attrs:
         return
     layer = attrs["layer"]
-    if not isinstance(layer, int) or layer >= kv.layers:
-        raise ProgramInvalidError(f"{where}: expected a layer below {kv.layers}, found {layer}")
-    if (attrs["kv_heads"], attrs["head_dim"]) != (kv.kv_heads, kv.head_dim):
+    if not isinstance(layer, int) or layer >= model.kv.layers:
         raise ProgramInvalidError(
-            f"{where}: expected {kv.kv_heads} KV heads of {kv.head_dim}, "
-            f"found {attrs['kv_heads']} of {attrs['head_dim']}"
+            f"{where}: expected a layer below {model.kv.layers}, found {layer}"
+        )
+    for name in ("heads", "kv_heads", "head_dim"):
+        if attrs[name] != getattr(model, name):
+            raise ProgramInvalidError(
+                f"{where}: {name}: expected {getattr(model, name)}, found {attrs[name]}"
+            )
+
+
+def _expect_at_least(wanted: int, found: Any, where: str) -> None:
+    if not isinstance(found, int) or found < wanted:
+        raise ProgramInvalidError(f"{where}: expected at least {wanted}, found {found}")
+
+
+def _check_output(program: Program, width: int) -> None:
+    outputs = [
+        (buffer.dtype, buffer.shape)
+        for buffer in program.buffers.values()
+        if buffer.space is Space.OUTPUT
+    ]
+    if outputs != [("f32", ("logits", width))]:
+        raise ProgramInvalidError(
+            f"program {program.name}: expected one output f32 [logits, {width}], found "
+            + ", ".join(f"{dtype} {list(shape)}" for dtype, shape in outputs)
         )
 
 

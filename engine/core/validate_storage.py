@@ -113,10 +113,8 @@ def _check_ranks(manifest: Manifest) -> None:
         shard = shards.setdefault(tensor.rank, {})
         shard[tensor.name] = (tensor.weight, tensor.layout, tensor.dtype)
     if len(shards) < size:  # which may be any number
-        without = next(rank for rank in range(size) if rank not in shards)
-        raise RankMismatchError(
-            f"storage: expected tensors of {size} ranks, found none of {without}"
-        )
+        missing = next(rank for rank in range(size) if rank not in shards)
+        raise RankMismatchError(f"storage: expected {size} ranks, found no tensor of {missing}")
     for rank, shard in shards.items():
         if shard == shards[0]:
             continue

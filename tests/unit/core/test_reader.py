@@ -305,6 +305,7 @@ def test_the_schema_is_strict(core: Path, name: str) -> None:
         ('"rope_theta": 10000.0', '"rope_theta": ' + "9" * 5000, "expected"),
         ('"default_mixed": true', '"default_mixed": tru', "expected JSON"),
         ('"default_mixed": true', '"default_mixed": ' + "[" * 100000, "expected JSON"),
+        ('"default_mixed": true', '"default_mixed": ' + "[" * 980 + "]" * 980, "expected"),
         ("{", "\ufeff{", "expected JSON"),
     ],
 )
@@ -313,6 +314,50 @@ def test_json_is_strict(core: Path, old: str, new: str, message: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(FormatError, match=message):
         open_core(core)
+
+
+def test_a_key_twice_among_many_is_found_at_once(core: Path) -> None:
+    members = ", ".join(f'"k{i}": 0' for i in range(50_000))
+    (core / "core.json").write_text(f'{{{members}, "k49999": 1}}')
+    with pytest.raises(FormatError, match="'k49999': expected one value per key"):
+        open_core(core)
+
+
+@pytest.mark.parametrize("depth", range(900, 1000))
+def test_nesting_of_any_depth_is_refused(core: Path, depth: int) -> None:
+    text = '{"format_version": 2, "a": ' + "[" * depth + "]" * depth + "}"
+    with pytest.raises(CoreError):
+        decode_manifest(text.encode())
+
+
+def test_a_link_to_itself_is_refused(core: Path) -> None:
+    (core / "programs.json").unlink()
+    (core / "programs.json").symlink_to("programs.json")
+    with pytest.raises(CoreFileError, match=r"programs\.json: .* found a symbolic link"):
+        open_core(core)
+
+
+def test_pipes_are_refused_without_waiting(core: Path) -> None:
+    for path in ("core.json", "programs.json", "text/tokenizer.json"):
+        (core / path).rename(core.parent / "aside")
+        os.mkfifo(core / path)
+        with pytest.raises(CoreFileError, match="expected a regular file"):
+            open_core(core)
+        (core.parent / "aside").rename(core / path)
+
+
+def test_names_in_messages_are_fit_for_a_terminal(core: Path) -> None:
+    rewrite(core, lambda values: values["graphs"][0].update(id="a\x1b[2J\nb", program="x" * 9000))
+    with open_core(core) as opened, pytest.raises(CoreError, match=r"a\\x1b\[2J\\nb") as caught:
+        validate(opened.manifest)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 3000
+
+
+def test_text_comes_from_the_bytes_that_were_checked(core: Path) -> None:
+    (core / "text" / "not-listed.json").write_text("{}")
+    with open_core(core) as opened:
+        (core / "text" / "tokenizer.json").write_text("changed")
+        assert opened.text_files() == {"tokenizer.json": b"{}"}
 
 
 def test_a_manifest_that_is_no_text_is_refused(core: Path) -> None:

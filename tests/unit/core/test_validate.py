@@ -329,9 +329,11 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     "prefill too small": (
         limits(max_step_tokens=64), errors.CapacityGapError, "1 to 64 tokens, the largest takes 32",
     ),
-    "context": (limits(max_model_len=512), errors.ModelInvalidError, "context length 256"),
+    "context": (
+        limits(max_model_len=512), errors.ModelInvalidError, "context length 256, found 512",
+    ),
     "no sequences": (limits(max_num_seqs=0), errors.ModelInvalidError, "limits.max_num_seqs"),
-    "heads": (model(heads=3), errors.ModelInvalidError, "multiple of kv_heads"),
+    "heads": (model(heads=3), errors.ModelInvalidError, "a multiple of 2 kv_heads, found 3"),
     "no vocabulary": (model(vocab_size=0), errors.ModelInvalidError, "model.vocab_size"),
     "narrow head": (model(logits_width=80), errors.ModelInvalidError, "model.logits_width"),
     "end token": (model(eos_token_ids=(90,)), errors.ModelInvalidError, "below 90, found 90"),
@@ -367,7 +369,24 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     ),
     "heads beyond the cache": (
         lambda m: replace(m, model=replace(m.model, kv=replace(m.model.kv, kv_heads=1))),
-        ProgramInvalidError, "expected 1 KV heads of 16, found 2",
+        errors.ModelInvalidError, "model.kv.kv_heads: expected model.kv_heads 2, found 1",
+    ),
+    "heads of another model": (
+        model(heads=8), ProgramInvalidError, r"launch \d+ \(rope_store_kv\): heads: expected 8, fo",
+    ),
+    "ids without an embedding": (
+        model(vocab_size=96), ProgramInvalidError, "vocab: expected at least 96, found 90",
+    ),
+    "positions without an angle": (
+        lambda m: limits(max_model_len=257)(model(context_length=512)(m)),
+        ProgramInvalidError, "positions of rope: expected at least 257, found 256",
+    ),
+    "output of another width": (
+        model(logits_width=112), ProgramInvalidError, r"one output f32 \[logits, 112\], found",
+    ),
+    "many ranks": (
+        lambda m: replace(m, identity=identity(tensor_parallel_size=2**62)),
+        errors.RankMismatchError, "ranks, found .* 1$",
     ),
     "weight of another shape": (
         tensor("norm", shape=(32, 2)), ProgramInvalidError, r"stored is F32 \[32, 2\]",

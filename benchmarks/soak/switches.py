@@ -1,0 +1,209 @@
+"""Live switches under load: no request is dropped, no token changes, and no stream waits for long.
+
+``python -m benchmarks.soak.switches CORE [--count 1000] [--seed 0]``: a few requests at a time are
+answered while the selection changes from one family to the other and back. Every answer is
+compared with that of an engine that never switches. A gap is what lies between two tokens of a
+stream; during a switch it may be as long as ``ALLOWED`` steps of that time, by their running
+median. A busy machine has long gaps of its own: they are counted between the switches, too.
+Exits with 1 when an answer is lost or differs, or when more than one switch in a hundred has a
+gap that is too long, beyond the share of stretches without a switch that have one.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from benchmarks.soak.trial import quiet
+from engine.client import Engine
+from engine.config import EngineConfig
+from engine.factory import load_engine
+from engine.types import FinishReason, GenerationRequest, SamplingParams
+
+PROMPTS = 24
+CLIENTS = 4
+SHORTEST, LONGEST = 40, 90
+ALLOWED = 1 + 2
+"""A step, and the two that a switch may cost."""
+SHARE = 0.01
+Tokens = tuple[int, ...]
+
+
+class Watch(Struct):
+    """When tokens came: the last time, the recent steps, and the longest gap since it was asked."""
+
+    last: float = 0.0
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+    longest: float = 0.0
+
+    def token(self, now: float) -> None:
+        """Note that a step gave tokens; those of one step come together."""
+        step = now - self.last
+        if step < 0.0005:
+            return
+        if self.last:
+            self.steps.append(step)
+            self.longest = max(self.longest, step / self.typical())
+        self.last = now
+
+    def typical(self) -> float:
+        """Return the running median of steps in seconds."""
+        return statistics.median(self.steps)
+
+    def since(self) -> float:
+        """Return the longest gap in steps since the last call."""
+        longest, self.longest = self.longest, 0.0
+        return longest
+
+
+class Tally(Struct):
+    """What a run met. during, between: the longest gap of each switch, and of each pause."""
+
+    answers: int = 0
+    wrong: int = 0
+    during: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+
+
+def requests(seed: int, vocab: int) -> dict[int, GenerationRequest]:
+    """Return the requests that are asked over and over, by number."""
+    made = {}
+    for number in range(PROMPTS):
+        source = random.Random(f"{seed}/{number}")
+        prompt = tuple(source.randrange(vocab) for _ in range(source.randint(1, 24)))
+        length = source.randint(SHORTEST, LONGEST)
+        sampling = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True)
+        made[number] = GenerationRequest(str(number), prompt, sampling)
+    return made
+
+
+async def hear(engine: Engine, request: GenerationRequest, watch: Watch | None) -> Tokens | None:
+    """Answer one request; None when it did not end as it should."""
+    [stream] = engine.submit([request])
+    tokens: list[int] = []
+    reason = None
+    async for delta in stream:
+        if watch is not None:
+            watch.token(time.perf_counter())
+        tokens += delta.token_ids
+        reason = delta.finish_reason
+    return tuple(tokens) if reason is FinishReason.LENGTH else None
+
+
+async def unswitched(core: Path, asked: Mapping[int, GenerationRequest]) -> dict[int, Tokens]:
+    """Answer every request in an engine that cannot switch."""
+    engine = load_engine(EngineConfig(core=core, mixed_prefill=False))
+    engine.start()
+    found = await asyncio.gather(*(hear(engine, request, None) for request in asked.values()))
+    await engine.close()
+    if None in found:
+        raise RuntimeError("a request without a switch did not end")
+    return {number: tokens for number, tokens in zip(asked, found, strict=True) if tokens}
+
+
+async def run(core: Path, count: int, seed: int) -> Tally:
+    """Serve and switch until there were ``count`` switches."""
+    engine = load_engine(EngineConfig(core=core, mixed_prefill=False, live_switch=True))
+    asked = requests(seed, engine.model.vocab_size)
+    expected = await unswitched(core, asked)
+    engine.start()
+    tally, watch = Tally(), Watch()
+    over = asyncio.Event()
+    clients = [
+        asyncio.create_task(_client(engine, asked, expected, watch, tally, over, number))
+        for number in range(CLIENTS)
+    ]
+    await asyncio.sleep(1.0)
+    watch.since()
+    await _switching(engine, count, watch, tally)
+    over.set()
+    await asyncio.gather(*clients)
+    epoch = engine.describe()["graphs"]["epoch"]
+    await engine.close()
+    if epoch != count:
+        raise RuntimeError(f"{count} switches, but the epoch is {epoch}")
+    return tally
+
+
+async def _client(
+    engine: Engine,
+    asked: Mapping[int, GenerationRequest],
+    expected: Mapping[int, Tokens],
+    watch: Watch,
+    tally: Tally,
+    over: asyncio.Event,
+    number: int,
+) -> None:
+    """Ask one request after the other until the switches are over."""
+    source = random.Random(number)
+    turn = 0
+    while not over.is_set():
+        chosen = source.randrange(PROMPTS)
+        request = asked[chosen]
+        named = GenerationRequest(f"{number}-{turn}", request.prompt_ids, request.sampling)
+        tokens = await hear(engine, named, watch)
+        tally.answers += 1
+        if tokens != expected[chosen]:
+            tally.wrong += 1
+            print(f"request {chosen}: expected {expected[chosen]}, found {tokens}", flush=True)
+        turn += 1
+
+
+async def _switching(engine: Engine, count: int, watch: Watch, tally: Tally) -> None:
+    """Switch there and back, with a pause as long as the switch after each."""
+    for number in range(count):
+        started = time.perf_counter()
+        await engine.switch(number % 2 == 0)
+        seconds = time.perf_counter() - started
+        await asyncio.sleep(2 * watch.typical())  # the step in which it took place is over
+        tally.during.append(watch.since())
+        await asyncio.sleep(seconds + 2 * watch.typical())
+        tally.between.append(watch.since())
+        if number % 100 == 99:
+            print(f"{number + 1} switches, {tally.wrong} wrong answers", flush=True)
+
+
+def too_long(gaps: list[float]) -> float:
+    """Return the share of gaps above what is allowed."""
+    return sum(gap > ALLOWED for gap in gaps) / max(1, len(gaps))
+
+
+def report(tally: Tally, seconds: float) -> bool:
+    """Print what came; say whether all is well."""
+    for name, gaps in (("during switches", tally.during), ("without", tally.between)):
+        ordered = sorted(gaps)
+        middle, high = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
+        print(
+            f"longest gap {name}: median {middle:.2f} steps, 99 of 100 below {high:.2f}, "
+            f"longest {ordered[-1]:.2f}, above {ALLOWED}: {too_long(gaps):.2%}"
+        )
+    long = too_long(tally.during) > too_long(tally.between) + SHARE
+    print(
+        f"{len(tally.during)} switches in {seconds:.0f} s: {tally.answers} answers, "
+        f"{tally.wrong} wrong or lost; gaps {'too long' if long else 'within bounds'}"
+    )
+    return tally.wrong == 0 and not long
+
+
+def main() -> int:
+    """Run and print; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("core", type=Path)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    quiet()
+    started = time.monotonic()
+    tally = asyncio.run(run(options.core, options.count, options.seed))
+    return 0 if report(tally, time.monotonic() - started) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
