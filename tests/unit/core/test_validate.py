@@ -436,7 +436,7 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
     ),
     "rank without tensors": (
         lambda m: replace(m, identity=identity(tensor_parallel_size=2)), errors.RankMismatchError,
-        "rank 1 and rank 0 differ in embed",
+        "expected 2 ranks, found no tensor of 1",
     ),
     "rank beyond the size": (
         lambda m: replace(two_ranks(m), identity=identity()), errors.RankMismatchError,
