@@ -9,6 +9,7 @@ when any case did anything else. ``--only N`` runs one case of the seed in this 
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -119,6 +120,7 @@ class Worker:
         self.at = indices.start
         self._started: tuple[float, float] | None = None
         self._rest = b""
+        self._closed = False
 
     def lines(self, seconds: float) -> list[bytes] | None:
         """Lines that came within ``seconds``; None at the end."""
@@ -126,6 +128,7 @@ class Worker:
             return []
         data = os.read(self.source, 1 << 16)
         if not data:
+            self._closed = True
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
         return lines
@@ -148,9 +151,13 @@ class Worker:
         return waited > 10 * LIMIT or (waited > LIMIT and self._processor() - processor > LIMIT)
 
     def end(self) -> int:
-        """Wait for the process, and return its wait status."""
+        """End the process where it has not, and return its wait status (0 where it had no fault)."""
         os.close(self.source)
-        return os.waitpid(self.pid, 0)[1]
+        ended, status = os.waitpid(self.pid, 0 if self._closed else os.WNOHANG)
+        if not ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        return status
 
     def _processor(self) -> float:
         try:
@@ -166,19 +173,10 @@ def findings(setup: Setup, indices: range) -> Iterator[Finding]:
     while at < indices.stop:
         worker = Worker(setup, range(at, min(at + PER_WORKER, indices.stop)))
         hung = False
-        while (lines := worker.lines(0.2)) is not None:
-            for line in lines:
-                if line.isdigit():
-                    worker.begin(int(line))
-                    continue
-                index, name, sealed, kind, what = json.loads(line)
-                worker.done()
-                yield Finding(index, name, sealed, Verdict(kind, what))
-            if not lines and worker.overdue():
-                hung = True
-                os.kill(worker.pid, signal.SIGKILL)
-                break
-        status = worker.end()
+        try:
+            hung = yield from _results(worker)
+        finally:
+            status = worker.end()
         at = worker.at
         if hung or status:
             case = case_of(setup, at)
@@ -187,11 +185,28 @@ def findings(setup: Setup, indices: range) -> Iterator[Finding]:
             at += 1
 
 
+def _results(worker: Worker) -> Generator[Finding, None, bool]:
+    """Yield a worker's findings up to its end; return whether a case took too long."""
+    while (lines := worker.lines(0.2)) is not None:
+        for line in lines:
+            if line.isdigit():
+                worker.begin(int(line))
+                continue
+            index, name, sealed, kind, what = json.loads(line)
+            worker.done()
+            yield Finding(index, name, sealed, Verdict(kind, what))
+        if not lines and worker.overdue():
+            return True
+    return False
+
+
 # --- the whole -----------------------------------------------------------------------------
 
 
-def count(setup: Setup, indices: range, show: bool = True) -> tuple[Counter[str], list[Finding]]:
-    """Run the cases; return how many ended in which way, and those that are bad."""
+def count(
+    setup: Setup, indices: range, seconds: float = math.inf
+) -> tuple[Counter[str], list[Finding]]:
+    """Run the cases, for so long at most; return how many ended in which way, and the bad ones."""
     ways: Counter[str] = Counter()
     bad = []
     started = time.monotonic()
@@ -201,8 +216,11 @@ def count(setup: Setup, indices: range, show: bool = True) -> tuple[Counter[str]
         if found.verdict.kind == "bad":
             bad.append(found)
             print(f"bad: case {found.index}: {found.name}: {found.verdict.what}", flush=True)
-        if show and number % 10_000 == 0:
-            print(f"{number} cases, {len(bad)} bad, {time.monotonic() - started:.0f} s", flush=True)
+        passed = time.monotonic() - started
+        if number % 10_000 == 0:
+            print(f"{number} cases, {len(bad)} bad, {passed:.0f} s", flush=True)
+        if passed > seconds:
+            break
     return ways, bad
 
 
@@ -219,6 +237,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--only", type=int, help="one case, in this process")
     parser.add_argument("--unlimited", action="store_true", help="no limit of memory (sanitizers)")
     options = parser.parse_args()
@@ -231,11 +250,11 @@ def main() -> int:
             return 0
         started = time.monotonic()
         first = options.first
-        ways, bad = count(setup, range(first, first + options.count))
+        ways, bad = count(setup, range(first, first + options.count), options.seconds)
         for way, number in sorted(ways.items()):
             print(f"{number:8}  {way}")
         seconds = time.monotonic() - started
-    print(f"{options.count} cases of seed {options.seed} in {seconds:.0f} s: {len(bad)} bad")
+    print(f"{ways.total()} cases of seed {options.seed} in {seconds:.0f} s: {len(bad)} bad")
     return 1 if bad else 0
 
 
