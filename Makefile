@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format build docs test-clients bench bench-peers clean
+.PHONY: help setup serve test lint format build docs soak test-clients bench bench-peers clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -37,6 +37,11 @@ format: $(VENV)/.test ## Format the Python code
 	$(BIN)/ruff format .
 
 build: $(VENV)/.installed ## Rebuild the native extension when its sources changed
+
+soak: setup $(VENV)/.test ## Long runs: corrupted cores, both families, live switches (docs/robustness.md)
+	@$(BIN)/python -m benchmarks.soak.corruptions
+	@$(BIN)/python -m benchmarks.soak.families
+	@$(BIN)/python -m benchmarks.soak.switches
 
 test-clients: setup $(VENV)/.test .clients/.installed ## Other clients against a running server (needs Node 20)
 	@$(BIN)/python -m tests.clients

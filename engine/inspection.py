@@ -23,7 +23,7 @@ def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any
     captured, retained and pruned. Storage is not hashed (``engine.verification`` does). Raises
     CoreError, or SelectionError when the request is refused.
     """
-    with open_core(path) as core:
+    with open_core(path, hash_storage=False) as core:
         manifest = core.manifest
         validate(manifest)
         selection = select(
@@ -54,7 +54,7 @@ def program_text(path: Path, graph_id: str) -> str:
 
     Raises CoreError, or SettingsError when the core has no such graph.
     """
-    with open_core(path) as core:
+    with open_core(path, hash_storage=False) as core:
         validate(core.manifest)
         catalog = core.manifest.catalog
     programs = {graph.id: catalog.programs[graph.program] for graph in catalog.graphs}

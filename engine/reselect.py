@@ -29,7 +29,7 @@ class CoreChooser(Struct, frozen=True):
     def __call__(self, plan: RankPlan, requested: bool | None, held: frozenset[str]) -> Choice:
         """Select and prune. Raises CoreError when the core on disk is another one or damaged,
         SelectionError when the request cannot be served."""
-        with open_core(self.path) as core:
+        with open_core(self.path, hash_storage=False) as core:  # no processor is idle
             _check_same(core, plan)
             validate(core.manifest)
             return self._choose(core, plan, requested, held)

@@ -26,7 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.soak.mutations import Case, Pristine, draw, read_pristine
-from benchmarks.soak.tiny import tiny_core
+from benchmarks.soak.cores import tiny_core
 from benchmarks.soak.trial import Service, Verdict, judge, quiet, served
 
 LIMIT = 1.0
@@ -151,7 +151,7 @@ class Worker:
         return waited > 10 * LIMIT or (waited > LIMIT and self._processor() - processor > LIMIT)
 
     def end(self) -> int:
-        """End the process where it has not, and return its wait status (0 where it had no fault)."""
+        """End the process where it has not, and return its wait status."""
         os.close(self.source)
         ended, status = os.waitpid(self.pid, 0 if self._closed else os.WNOHANG)
         if not ended:

@@ -1,7 +1,7 @@
 """Both graph families on the same traffic: not one token may differ.
 
-``python -m benchmarks.soak.families CORE [--count 10000] [--seed 0]``: loads CORE twice, with and
-without mixed prefill, and serves the same greedy requests to both, some hundreds at a time, in
+``python -m benchmarks.soak.families [CORE] [--count 10000] [--seed 0]``: loads CORE (or the
+default model) twice, with and without mixed prefill, and serves the same greedy requests to both, some hundreds at a time, in
 other orders, so that no batch is the same. The cache is small, so that sequences are preempted;
 prompts share beginnings, so that the prefix cache is used; some requests are given up. Prints
 counts, and exits with 1 when a token, a log probability or an end differs.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from benchmarks.soak.cores import given_or_default
 from benchmarks.soak.traffic import Answer, Ask, answer, asks
 from benchmarks.soak.trial import quiet
 from engine.client import Engine
@@ -116,14 +117,15 @@ def summary(engine: Engine) -> str:
 def main() -> int:
     """Run and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("core", type=Path)
+    parser.add_argument("core", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first request")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     quiet()
     started = time.monotonic()
-    tally = asyncio.run(run(options.core, options.first, options.count, options.seed))
+    with given_or_default(options.core) as core:
+        tally = asyncio.run(run(core, options.first, options.count, options.seed))
     print(
         f"{tally.requests} requests to both families ({tally.aborted} given up, {tally.tokens} "
         f"tokens) in {time.monotonic() - started:.0f} s: {tally.wrong} differ"

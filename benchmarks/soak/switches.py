@@ -1,6 +1,6 @@
 """Live switches under load: no request is dropped, no token changes, and no stream waits for long.
 
-``python -m benchmarks.soak.switches CORE [--count 1000] [--seed 0]``: a few requests at a time are
+``python -m benchmarks.soak.switches [CORE] [--count 1000] [--seed 0]``: a few requests at a time are
 answered while the selection changes from one family to the other and back. Every answer is
 compared with that of an engine that never switches. A gap is what lies between two tokens of a
 stream; during a switch it may be as long as ``ALLOWED`` steps of that time, by their running
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from benchmarks.soak.cores import given_or_default
 from benchmarks.soak.trial import quiet
 from engine.client import Engine
 from engine.config import EngineConfig
@@ -195,13 +196,14 @@ def report(tally: Tally, seconds: float) -> bool:
 def main() -> int:
     """Run and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("core", type=Path)
+    parser.add_argument("core", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     quiet()
     started = time.monotonic()
-    tally = asyncio.run(run(options.core, options.count, options.seed))
+    with given_or_default(options.core) as core:
+        tally = asyncio.run(run(core, options.count, options.seed))
     return 0 if report(tally, time.monotonic() - started) else 1
 
 

@@ -35,8 +35,8 @@ class Core:
     """An open core. Nothing in it is ever written.
 
     manifest: decoded, its catalog with programs, not validated (see ``validate``). Storage is
-    mapped shared and read-only; hashing it starts when the core is opened and runs on its own
-    threads, so that it overlaps the rest of the start. ``verify_storage`` must return before
+    mapped shared and read-only; hashing it runs on threads of its own, so that it overlaps the rest
+    of the start. ``verify_storage`` must return before
     anything computed from the tensors is used.
     """
 
@@ -103,14 +103,23 @@ class StorageHashing:
     """Hashes the storage files' pieces on threads of its own; ``stop`` ends them early."""
 
     def __init__(self, maps: Mapping[str, memoryview]) -> None:
+        self._maps = maps
         self._stopped = threading.Event()
+        self._executor: ThreadPoolExecutor | None = None
+        self._futures: dict[str, list[Future[bytes]]] = {}
+
+    def begin(self) -> None:
+        """Start the threads, once."""
+        if self._executor is not None:
+            return
         threads = min(_THREADS, os.cpu_count() or 1)
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="core-digest")
-        self._futures: dict[str, list[Future[bytes]]] = {
-            path: [self._executor.submit(self._digest, piece) for piece in pieces(view)]
-            for path, view in maps.items()
+        executor = ThreadPoolExecutor(threads, thread_name_prefix="core-digest")
+        self._futures = {
+            path: [executor.submit(self._digest, piece) for piece in pieces(view)]
+            for path, view in self._maps.items()
         }
-        self._executor.shutdown(wait=False)
+        executor.shutdown(wait=False)
+        self._executor = executor
 
     def _digest(self, piece: memoryview) -> bytes:
         return b"" if self._stopped.is_set() else piece_digest(piece)
@@ -118,6 +127,7 @@ class StorageHashing:
     def result(self) -> dict[str, str]:
         if self._stopped.is_set():
             raise CoreError("the core was closed before its storage was verified")
+        self.begin()
         return {
             path: combine(future.result() for future in futures)
             for path, futures in self._futures.items()
@@ -125,16 +135,18 @@ class StorageHashing:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-def open_core(path: Path) -> Core:
+def open_core(path: Path, *, hash_storage: bool = True) -> Core:
     """Open the core at ``path``.
 
     Checks at once: the manifest's version, root digest and schema; that every listed file lies
     inside the core and has its size; the storage table; digests of programs and text files.
-    Starts hashing the storage (``Core.verify_storage``). Files that the manifest does not list
-    have no meaning and are ignored. Raises CoreError subclasses.
+    Starts hashing the storage for ``Core.verify_storage``; without ``hash_storage`` that begins
+    when it is called, for those who may need no tensor. Files that the manifest does not list have
+    no meaning and are ignored. Raises CoreError subclasses.
     """
     root = _root(path)
     manifest = decode_manifest(_manifest_bytes(root))
@@ -142,6 +154,8 @@ def open_core(path: Path) -> Core:
     stored = [section for section in manifest.sections if _is_storage(section.path)]
     maps = {section.path: _map(root, section) for section in stored}
     hashing = StorageHashing(maps)
+    if hash_storage:
+        hashing.begin()
     try:
         files = {
             section.path: _read(root, section)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.mutations import read_pristine
-from benchmarks.soak.tiny import tiny_core
+from benchmarks.soak.cores import tiny_core
 from engine.core.codec import decode_manifest
 from engine.core.reader import open_core
 from engine.errors import CoreError

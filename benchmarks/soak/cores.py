@@ -1,14 +1,25 @@
-"""A small core of a random Llama, exported as a user exports one."""
+"""The cores that the soaks take by themselves: the default model, or a small random Llama."""
 
 import contextlib
 import io
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from engine.export.pipeline import export_core
 from engine.export.settings import ExportConfig
 
 LIMITS = {"max_num_seqs": 2, "max_step_tokens": 16, "max_model_len": 128}
+
+
+@contextlib.contextmanager
+def given_or_default(core: Path | None) -> Iterator[Path]:
+    """Give ``core``, or the default model, exported for as long as it is needed."""
+    if core is not None:
+        yield core
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield export_core(ExportConfig("smollm2", Path(folder) / "default.core"))
 
 
 def tiny_core(output: Path, **settings: object) -> Path:
