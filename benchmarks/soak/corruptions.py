@@ -25,8 +25,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benchmarks.soak.mutations import Case, Pristine, draw, read_pristine
 from benchmarks.soak.cores import tiny_core
+from benchmarks.soak.mutations import Case, Pristine, draw, read_pristine
 from benchmarks.soak.trial import Service, Verdict, judge, quiet, served
 
 LIMIT = 1.0

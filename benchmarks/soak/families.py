@@ -1,10 +1,10 @@
 """Both graph families on the same traffic: not one token may differ.
 
 ``python -m benchmarks.soak.families [CORE] [--count 10000] [--seed 0]``: loads CORE (or the
-default model) twice, with and without mixed prefill, and serves the same greedy requests to both, some hundreds at a time, in
-other orders, so that no batch is the same. The cache is small, so that sequences are preempted;
-prompts share beginnings, so that the prefix cache is used; some requests are given up. Prints
-counts, and exits with 1 when a token, a log probability or an end differs.
+default model) twice, with and without mixed prefill, and serves the same greedy requests to both,
+some hundreds at a time, in other orders, so that no batch is the same. The cache is small, so that
+sequences are preempted; prompts share beginnings, so that the prefix cache is used; some requests
+are given up. Prints counts, and exits with 1 when a token, a log probability or an end differs.
 """
 
 import argparse

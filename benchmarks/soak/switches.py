@@ -1,7 +1,7 @@
 """Live switches under load: no request is dropped, no token changes, and no stream waits for long.
 
-``python -m benchmarks.soak.switches [CORE] [--count 1000] [--seed 0]``: a few requests at a time are
-answered while the selection changes from one family to the other and back. Every answer is
+``python -m benchmarks.soak.switches [CORE] [--count 1000] [--seed 0]``: some requests at a time
+are answered while the selection changes from one family to the other and back. Every answer is
 compared with that of an engine that never switches. A gap is what lies between two tokens of a
 stream; during a switch it may be as long as ``ALLOWED`` steps of that time, by their running
 median. A busy machine has long gaps of its own: they are counted between the switches, too.

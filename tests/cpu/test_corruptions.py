@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.mutations import read_pristine
 from benchmarks.soak.cores import tiny_core
+from benchmarks.soak.mutations import read_pristine
 from engine.core.codec import decode_manifest
 from engine.core.reader import open_core
 from engine.errors import CoreError
