@@ -19,14 +19,19 @@ class FlareError(Exception):
     usual_hint: str | None = None
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(_readable(message, "\n" if self.lines else ""))
+        message = printable(message, "\n" if self.lines else "")
+        super().__init__(message if len(message) <= _LONGEST else message[:_LONGEST] + "...")
         self.hint = hint or self.usual_hint
 
 
-def _readable(message: str, kept: str) -> str:
-    if not message.isprintable():
-        message = "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in message)
-    return message if len(message) <= _LONGEST else message[:_LONGEST] + "..."
+def printable(text: str, kept: str = "") -> str:
+    """Return a text with every character escaped that does not print, but for those ``kept``.
+
+    For what files hold and people read: no control sequence of a name reaches a terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
 class SettingsError(FlareError):

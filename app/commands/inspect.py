@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.commands.arguments import Parser, add_mixed_prefill
+from engine.errors import printable
 from engine.inspection import inspect_core, program_text
 
 DESCRIPTION = """\
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--program", metavar="GRAPH", help="print only this graph's launches")
     given = vars(parser.parse_args(arguments))
     if "program" in given:
-        sys.stdout.write(program_text(given["core"], given["program"]))
+        sys.stdout.write(printable(program_text(given["core"], given["program"]), "\n"))
         return 0
     found = inspect_core(given["core"], given.get("mixed_prefill"))
     if "json" in given:
@@ -46,11 +47,14 @@ def main(arguments: list[str]) -> int:
 def _as_text(found: Mapping[str, Any]) -> str:
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((100, 24)).columns if terminal else 120
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False)
+    console = Console(
+        file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, markup=False,
+        emoji=False,
+    )  # fmt: skip
     console.print(_identity(found))
     for table in (_graphs(found), _kernels(found), _storage(found), _tuning(found)):
         console.print(table)
-    console.print(_summary(found["selection"]), markup=False)
+    console.print(_summary(found["selection"]))
     output = console.file
     assert isinstance(output, io.StringIO)
     return output.getvalue()
@@ -151,7 +155,7 @@ def _table(
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(printable(str(value)) for value in row))
     return table
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from app.commands.arguments import Parser
+from engine.errors import printable
 from engine.verification import Check, verify_core
 
 DESCRIPTION = """\
@@ -27,4 +28,5 @@ def main(arguments: list[str]) -> int:
 
 def _show(check: Check) -> None:
     state = "ok" if check.passed else "FAILED"
-    print(f"{state:<4}{check.name:<13}{check.found} ({check.seconds:.2f} s)", flush=True)
+    found = printable(f"{check.name:<13}{check.found}")
+    print(f"{state:<4}{found} ({check.seconds:.2f} s)", flush=True)

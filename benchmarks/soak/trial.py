@@ -1,6 +1,8 @@
 """What becomes of one core: refused with a name, the same service, or another valid core."""
 
 import asyncio
+import contextlib
+import io
 import logging
 import re
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from app.commands import inspect
 from engine.client import Engine
 from engine.config import EngineConfig
 from engine.errors import CoreError, EngineUnavailableError, FlareError, RequestError
@@ -67,11 +70,12 @@ def _texts(text: TextAssets) -> tuple[Any, ...]:
     return tuple(ids), text.tokenizer.decode(ids)
 
 
-def judge(core: Path, expected: Service, sealed: bool) -> Verdict:
+def judge(core: Path, expected: Service, sealed: bool, named: bool = False) -> Verdict:
     """Serve a corrupted core, as ``flare run`` would; what differs must pass ``flare verify``.
 
     sealed: its digests are right, so that it may be another valid core, or one that this machine
-    or run cannot serve. Never raises.
+    or run cannot serve. named: names in it may have changed, so it is inspected, too. Never
+    raises.
     """
     try:
         found = served(core)
@@ -80,10 +84,23 @@ def judge(core: Path, expected: Service, sealed: bool) -> Verdict:
     except BaseException as error:  # the point of the run: nothing else may come out
         return Verdict("bad", f"{type(error).__name__}: {str(error)[:200]}")
     if found == expected:
-        return Verdict("identical")
+        return _inspected(core) if named else Verdict("identical")
     if not sealed:
         return Verdict("bad", "served other values from bytes that are not as exported")
     return _verified(core)
+
+
+def _inspected(core: Path) -> Verdict:
+    """Whatever the names in a core are, people can read what it holds."""
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(shown):
+            inspect.main([str(core)])
+    except BaseException as error:
+        return Verdict("bad", f"inspect: {type(error).__name__}: {str(error)[:200]}")
+    if not all(line.isprintable() for line in shown.getvalue().split("\n")):
+        return Verdict("bad", "inspect prints what does not print")
+    return Verdict("identical")
 
 
 def _verified(core: Path) -> Verdict:

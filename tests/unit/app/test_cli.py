@@ -16,6 +16,7 @@ from app.commands import default_core
 from app.commands.run_options import make_parser
 from app.settings import Settings
 from engine import __version__
+from engine.core.digests import root_digest
 from engine.errors import SelectionError, SettingsError
 from tests.support.checkpoints import complete_hf
 from tests.support.cores import CoreSpec, write_core
@@ -149,6 +150,27 @@ def test_inspect_tells_what_a_selection_prunes(
     assert cli.main(["inspect", core, "--program", "decode-1"]) == 0
     assert "= paged_attention(" in capsys.readouterr().out
     assert cli.main(["inspect", core, "--program", "decode-3"]) == 2
+
+
+def test_names_in_a_core_reach_no_terminal_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = write_core(tmp_path / "a[bold].core")
+    path = core / "core.json"
+    values = json.loads(path.read_text())
+    for table, key in (("graphs", "id"), ("tuning", "key")):
+        text = json.dumps(values)
+        name = values[table][-1][key]
+        values = json.loads(text.replace(json.dumps(name), json.dumps(f"[/]{name}\x1b[2J")))
+    values["root_digest"] = root_digest(values)
+    path.write_text(json.dumps(values))
+    renamed = values["graphs"][-1]["id"]
+    assert cli.main(["inspect", str(core)]) == 0
+    shown = capsys.readouterr().out
+    assert cli.main(["inspect", str(core), "--program", renamed]) == 0
+    shown += capsys.readouterr().out
+    assert "[/]" in shown and "\\x1b[2J" in shown and "a[bold].core" in shown.replace("\n", "")
+    assert all(line.isprintable() for line in shown.split("\n"))
 
 
 def test_inspect_refuses_what_a_run_would_refuse(
