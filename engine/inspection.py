@@ -2,10 +2,11 @@
 
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from engine.core.reader import open_core
-from engine.core.schema import Catalog, Graph, Manifest
+from engine.core.schema import Candidate, Catalog, Graph, Manifest, TuningRecord
 from engine.core.strict import encode
 from engine.core.validate import validate
 from engine.describe import selection_values
@@ -100,20 +101,44 @@ def _kernels(catalog: Catalog, pruned: Pruned) -> list[dict[str, Any]]:
 
 
 def _tuning(catalog: Catalog, pruned: Pruned) -> list[dict[str, Any]]:
+    """Records without their samples: those are in ``core.json``."""
     kept = {record.key for record in pruned.tuning}
     return [
         {
             "key": record.key,
             "winner": record.winner,
+            "gain": _gain(record),
+            "reason": record.reason,
             "profile": record.profile,
             "candidates": len(record.candidates),
             "samples": sum(len(candidate.samples) for candidate in record.candidates),
+            "tried": [_candidate(candidate) for candidate in record.candidates],
             "depends_on": list(record.depends_on),
             "introduced_by": record.introduced_by,
             "retained": record.key in kept,
         }
         for record in catalog.tuning
     ]
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    samples = candidate.samples
+    return {
+        "kernel": candidate.kernel,
+        "samples": len(samples),
+        "median": median(samples) if samples else None,
+        "low": candidate.low,
+        "high": candidate.high,
+        "checked": candidate.checked,
+        "refused": candidate.refused,
+    }
+
+
+def _gain(record: TuningRecord) -> float | None:
+    """The share of the heuristic's time (that of the first candidate) that the winner saves."""
+    times = {candidate.kernel: candidate.samples for candidate in record.candidates}
+    heuristic, winner = record.candidates[0].samples, times[record.winner]
+    return 1 - median(winner) / median(heuristic) if heuristic and winner else None
 
 
 def _storage(catalog: Catalog, pruned: Pruned) -> list[dict[str, Any]]:

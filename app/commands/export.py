@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -16,15 +17,18 @@ from engine.errors import SettingsError
 from engine.export.pipeline import export_core
 from engine.export.progress import show_progress
 from engine.export.settings import ExportConfig
+from engine.export.tuning.journal import journal_path
 
 DESCRIPTION = """\
 Make a core: weights packed for the device, programs captured for every shape, kernels chosen.
 This is the slow work, done once; 'flare run' only loads. The core appears under its name when it
-is complete; an interrupted export leaves nothing."""
+is complete; an interrupted export leaves nothing but, with --tuning balanced or audit, the journal
+that --resume goes on from."""
 EXAMPLES = """\
   flare export smollm2 --output smollm2.core            the default model
   flare export model.gguf --output my.core              a GGUF file, weights as they are stored
   flare export ./Llama-3.2-1B --output l.core --quantization int4
+  flare export model.gguf --output my.core --tuning balanced    time kernels on this machine
   flare export model.gguf --output my.core --no-mixed-prefill   separate graphs only"""
 
 
@@ -34,8 +38,14 @@ def main(arguments: list[str]) -> int:
     configure_logging(_level(), "text")
     signal.signal(signal.SIGTERM, _interrupt)
     started = time.perf_counter()
-    with show_progress() as progress:
-        path = export_core(_config(given), progress)
+    config = _config(given)
+    try:
+        with show_progress() as progress:
+            path = export_core(config, progress)
+    except KeyboardInterrupt:
+        if journal_path(config.output).exists():
+            print("hint: the same command with --resume goes on from here", file=sys.stderr)
+        raise
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     print(
         f"flare: {path} is complete: {size / 1e6:.1f} MB in {time.perf_counter() - started:.1f} s"
@@ -78,10 +88,25 @@ def _add_capture(group: Any) -> None:
     group.add_argument(
         "--tuning",
         choices=("fast", "balanced", "audit"),
-        help="how kernels are chosen; fast: heuristics, in seconds (default)",
+        help="how kernels are chosen; fast: heuristics, in seconds (default); balanced: those "
+        "that matter are timed, a minute or two; audit: all are timed at every capacity and "
+        "checked, a quarter of an hour and more (docs/tuning.md)",
     )
     group.add_argument("--device", choices=("cpu", "cuda"), help="target (default: cpu)")
-    group.add_argument("--resume", action="store_true", help="go on with an interrupted export")
+    group.add_argument(
+        "--layout-budget",
+        metavar="BYTES",
+        help="what second layouts of weights, for prompts, may add to the core where they are "
+        "measured to save time, as in 200MiB (default: 0, none)",
+    )
+    group.add_argument(
+        "--threads", metavar="N", help="compute threads to time with (default: the physical cores)"
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with an interrupted balanced or audit export: CORE.journal has its timings",
+    )
 
 
 def _add_limits(group: Any) -> None:
@@ -95,8 +120,10 @@ def _add_limits(group: Any) -> None:
 
 
 def _config(given: dict[str, Any]) -> ExportConfig:
-    read = values.whole(1, 10**9)
-    for name in ("max_model_len", "max_num_seqs", "max_step_tokens", "tensor_parallel_size"):
+    whole = values.whole(1, 10**9)
+    names = ("max_model_len", "max_num_seqs", "max_step_tokens", "tensor_parallel_size", "threads")
+    readers = {**dict.fromkeys(names, whole), "layout_budget": values.size(0)}
+    for name, read in readers.items():
         if name in given:
             try:
                 given[name] = read(given[name])

@@ -120,14 +120,14 @@ def _storage(found: Mapping[str, Any]) -> Table:
 
 
 def _tuning(found: Mapping[str, Any]) -> Table:
-    columns = ("tuning record", "winner", "profile", "candidates", "introduced by", "selection")
+    columns = ("tuning record", "winner", "tried", "gain", "why", "selection")
     rows = (
         (
             record["key"],
-            record["winner"],
-            record["profile"],
+            record["winner"].partition("@")[2] or "heuristic",
             record["candidates"],
-            record["introduced_by"] or "-",
+            "-" if record["gain"] is None else f"{100 * record['gain']:.1f} %",
+            record["reason"],
             _kept(record),
         )
         for record in found["tuning"]

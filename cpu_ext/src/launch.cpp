@@ -57,7 +57,7 @@ class Reader {
 
   // A parameter of the launch's kernel, or `absent`.
   int parameter(const char* name, int64_t low, int64_t high, int absent) const {
-    return spec_.attributes.count(name) == 0 ? absent : integer(name, low, high);
+    return has(name) ? integer(name, low, high) : absent;
   }
 
   int pieces(int absent = 4) const { return parameter("pieces", 1, kMaxPieces, absent); }
@@ -86,8 +86,10 @@ class Reader {
     fail("unknown " + std::string(name) + " '" + *value + "'");
   }
 
-  Layout layout() const {
-    return choice<Layout>("layout", {{"q4p16", Layout::q4p16},
+  bool has(const char* name) const { return spec_.attributes.count(name) != 0; }
+
+  Layout layout(const char* name = "layout") const {
+    return choice<Layout>(name, {{"q4p16", Layout::q4p16},
                                      {"q8p16", Layout::q8p16},
                                      {"bf16p16", Layout::bf16p16}});
   }
@@ -251,11 +253,20 @@ void read_linear_shape(const Reader& r, LinearArgs& a) {
   if (a.run % 2 != 0) r.fail("run must be even, not " + std::to_string(a.run));
 }
 
+void read_prompt_weight(const Reader& r, LinearArgs& a) {
+  a.prompt_layout = r.layout("prompt_layout");
+  if (a.prompt == a.generated || !linear_supports(a.prompt_layout, a.prompt)) {
+    r.fail("a weight for the prompt role needs a class of its own that its layout supports");
+  }
+  a.prompt_w = r.weight(r.in(2), "prompt_weight", packed_bytes(a.prompt_layout, a.n, a.k), 64);
+}
+
 Step read_linear(const Reader& r) {
   r.expect_attributes({"n", "k", "layout", "activation", "bias", "residual", "prompt_class",
-                       "generated_class", "rows", "pieces", "run"});
+                       "generated_class", "rows", "pieces", "run", "prompt_layout"});
   const bool bias = r.flag("bias"), residual = r.flag("residual");
-  r.expect_operands(2 + size_t{bias} + size_t{residual}, 1);
+  const bool second = r.has("prompt_layout");  // of the weight, for rows of the prompt role
+  r.expect_operands(2 + size_t{second} + size_t{bias} + size_t{residual}, 1);
   LinearStep step{};
   LinearArgs& a = step.args;
   step.rows = r.rows();
@@ -270,7 +281,8 @@ Step read_linear(const Reader& r) {
   a.ldy = width;
   a.ldr = width;
   if (!x.disjoint(y)) r.fail("y overlaps x");
-  if (bias) a.bias = r.vector(r.in(2), "bias", a.n);
+  if (second) read_prompt_weight(r, a);
+  if (bias) a.bias = r.vector(r.in(second ? 3 : 2), "bias", a.n);
   if (residual) {
     Span span;
     a.residual = r.floats(r.in(r.inputs() - 1), "residual", rows, width, span);

@@ -58,7 +58,10 @@ static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse
 // Some units of panels, two panels at a time: the generated rows, then the prompt rows, while the
 // panels are in cache. A unit is a panel, or a gate and an up panel. bf16_g32 alone takes more at a
 // time: its pipeline is long.
-static void walk_panels(const Work& work, const Spans& spans, Share units, int unit, TileUse& use) {
+//
+// prompt: work on the weight that rows of the prompt role read.
+static void walk_panels(const Work& work, const Work& prompt, const Spans& spans, Share units,
+                        int unit, TileUse& use) {
   const int all = ceil_div(work.args.n, kPanel);
   const int end = units.end * unit < all ? units.end * unit : all;
   const bool alone = spans.count == 1 && spans.span[0].numerics == Numerics::bf16_g32;
@@ -66,10 +69,12 @@ static void walk_panels(const Work& work, const Spans& spans, Share units, int u
   for (int panel = units.begin * unit; panel < end; panel += step) {
     const Panels here = {panel, end - panel < step ? end - panel : step};
     for (int i = 0; i < spans.count; ++i) {
-      switch (spans.span[i].numerics) {
-        case Numerics::int8_g32: span_int8(work, spans.span[i], here, use); break;
-        case Numerics::bf16_g32: span_g32(work, spans.span[i], here, use); break;
-        case Numerics::bf16_t32: span_bf16(work, spans.span[i], here, use); break;
+      const Numerics numerics = spans.span[i].numerics;
+      const Work& own = numerics == work.args.generated ? work : prompt;
+      switch (numerics) {
+        case Numerics::int8_g32: span_int8(own, spans.span[i], here, use); break;
+        case Numerics::bf16_g32: span_g32(own, spans.span[i], here, use); break;
+        case Numerics::bf16_t32: span_bf16(own, spans.span[i], here, use); break;
       }
     }
   }
@@ -113,16 +118,23 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
     crew_begin(crew, tid, args.rows, ceil_div(args.rows, crew_threads(crew) * kPieces));
     while (crew_next(crew, tid, &piece)) convert_rows(args, spans, groups, piece, use);
   }
-  const size_t panel_bytes = static_cast<size_t>(groups) * block_bytes(args.layout);
-  const Work work{args, groups, panel_bytes, own + area.tiles,
-                  reinterpret_cast<float*>(own + area.sums)};
+  const auto work_on = [&](const LinearArgs& weight) {
+    return Work{weight, groups, static_cast<size_t>(groups) * block_bytes(weight.layout),
+                own + area.tiles, reinterpret_cast<float*>(own + area.sums)};
+  };
+  LinearArgs prompt = args;
+  if (args.prompt_w != nullptr) {
+    prompt.w = args.prompt_w;
+    prompt.layout = args.prompt_layout;
+  }
+  const Work work = work_on(args), prompt_work = work_on(prompt);
   const int unit = args.activation == Activation::none ? 1 : 2;
   const int units = ceil_div(args.n, kPanel * unit);
   crew_begin(crew, tid, units, piece_units(args, units, unit, crew_threads(crew)));
   while (crew_next(crew, tid, &piece)) {
     if (convert_own) convert_rows(args, spans, groups, Share{0, 1}, use);
     convert_own = false;
-    walk_panels(work, spans, piece, unit, use);
+    walk_panels(work, prompt_work, spans, piece, unit, use);
   }
 }
 

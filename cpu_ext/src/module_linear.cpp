@@ -74,7 +74,7 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
                        const std::optional<Array<const float, 2>>& residual,
                        const std::string& activation, std::optional<int> generated_rows,
                        const std::optional<std::string>& prompt_numerics, bool in_place,
-                       int pieces, int run) {
+                       int pieces, int run, const std::optional<Bytes>& prompt_weight) {
   LinearCall call{};
   call.context = &context;
   LinearArgs& a = call.args;
@@ -90,6 +90,13 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
                                                 {"gelu_mul", Activation::gelu_mul}});
   a.generated = numerics_of(numerics);
   a.prompt = prompt_numerics ? numerics_of(*prompt_numerics) : a.generated;
+  if (prompt_weight) {
+    if (prompt_weight->size() != packed_bytes(a.prompt_layout, n, k) || a.prompt == a.generated ||
+        reinterpret_cast<uintptr_t>(prompt_weight->data()) % 64 != 0) {
+      throw std::invalid_argument("prompt_weight must be bf16p16, aligned, of a class of its own");
+    }
+    a.prompt_w = prompt_weight->data();
+  }
   a.pieces = pieces;
   a.run = run;
   check_linear(a, x, weight);
@@ -125,7 +132,7 @@ void bind_linear(nb::module_& m) {
         nb::arg("numerics"), nb::arg("bias") = nb::none(), nb::arg("residual") = nb::none(),
         nb::arg("activation") = "none", nb::arg("generated_rows") = nb::none(),
         nb::arg("prompt_numerics") = nb::none(), nb::arg("in_place") = false, nb::arg("pieces") = 0,
-        nb::arg("run") = 0);
+        nb::arg("run") = 0, nb::arg("prompt_weight") = nb::none());
 }
 
 }  // namespace flare

@@ -17,7 +17,7 @@ INSTRUCTION_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Instruction sets of CPU cores: what a kernel path of that name provides."""
 _COMPUTE_CAPABILITY = re.compile(r"sm_[1-9][0-9]{1,2}a?")
-UNTUNED = frozenset({"layout"})
+UNTUNED = frozenset({"layout", "prompt_layout"})
 """Parameters that the variant names already."""
 
 

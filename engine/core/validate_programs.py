@@ -175,6 +175,21 @@ def _check_weights(launch: Launch, program: Program, tables: _Tables, where: str
                 f"{where}: expected {launch.attrs['layout']} [{n}, {k}], "
                 f"found {tensor.name} {tensor.layout} [{tensor.n}, {tensor.k}]"
             )
+    if "prompt_layout" in launch.attrs:
+        _check_second(launch, tables, where)
+
+
+def _check_second(launch: Launch, tables: _Tables, where: str) -> None:
+    """The weight of the prompt role is the same one, in the layout that the launch says."""
+    first, second = (tables.tensors[name] for name in launch.inputs[1:3])
+    wanted = (first.weight, launch.attrs["prompt_layout"], first.n, first.k)
+    found = (second.weight, second.layout, second.n, second.k)
+    if wanted != found:
+        raise ProgramInvalidError(
+            f"{where}: expected for the prompt role weight {wanted[0]} as {wanted[1]} "
+            f"[{first.n}, {first.k}], found {second.name}: weight {found[0]} as {found[1]} "
+            f"[{second.n}, {second.k}]"
+        )
 
 
 def _check_stored(buffer: Buffer, tensor: StorageTensor, where: str) -> None:

@@ -9,7 +9,7 @@ from engine.core.schema import Graph, Kernel, ModelSpec, TuningRecord
 from engine.export.capture import Recorder, WeightShape
 from engine.export.graphs import GraphShape
 from engine.export.memory_plan import plan_memory
-from engine.export.tuning import TuningTable, choose_cpu_kernel
+from engine.export.tuning.records import TuningTable, choose_cpu_kernel
 from engine.ir.program import Program, Space
 from engine.ir.verify import verify_programs
 from engine.kernels.cpu import cpu_kernels

@@ -37,6 +37,7 @@ class OpSpec(Struct, frozen=True):
     outputs: tuple[str, ...]
     attrs: tuple[str, ...]
     optional_inputs: tuple[str, ...] = ()
+    optional_attrs: tuple[str, ...] = ()
 
 
 OPS: dict[str, OpSpec] = {
@@ -47,13 +48,15 @@ OPS: dict[str, OpSpec] = {
     # y = act(x @ W^T + bias) + residual. n, k: logical sizes of W. activation: "none" or
     # "silu_mul" (W holds panels gate, up, gate, up ...; y = silu(gate) * up is n / 2 wide).
     # layout: see engine/kernels/layouts.py. bias and residual are flags (bool) that say
-    # whether those optional inputs follow.
+    # whether those optional inputs follow. With prompt_layout, prompt_weight is the same weight in
+    # that layout, and rows of the prompt role read it instead.
     # prompt_class / generated_class: numerics class per role (engine/kernels/numerics.py).
     "linear": OpSpec(
         ("x", "weight"),
         ("y",),
         ("n", "k", "layout", "activation", "bias", "residual", "prompt_class", "generated_class"),
-        optional_inputs=("bias", "residual"),
+        optional_inputs=("prompt_weight", "bias", "residual"),
+        optional_attrs=("prompt_layout",),
     ),
     # Split qkv [t, (heads + 2 kv_heads) * head_dim] into q, k, v; rotate q and k (neox halves,
     # Su et al. 2021) by rope[positions[t]] = cos | sin, each head_dim / 2 wide; write k and v as

@@ -40,6 +40,7 @@ ATTRIBUTES: Mapping[str, type | tuple[str, ...]] = {
     "vocab": int,
     "width": int,
     "layout": tuple(LAYOUTS),
+    "prompt_layout": tuple(LAYOUTS),
     "eps": float,
     "n": int,
     "k": int,
@@ -100,6 +101,8 @@ def _linear(attrs: Mapping[str, Attr]) -> Signature:
     n, k = _int(attrs, "n"), _int(attrs, "k")
     out = n // 2 if attrs["activation"] == "silu_mul" else n
     inputs = [_value("x", "rows", k), _packed("weight")]
+    if "prompt_layout" in attrs:
+        inputs.append(_packed("prompt_weight"))
     if attrs["bias"]:
         inputs.append(_plain("bias", n))
     in_place = None
@@ -167,6 +170,12 @@ def _linear_relations(attrs: Mapping[str, Attr]) -> str | None:
     for role in ("prompt_class", "generated_class"):
         if attrs[role] not in layout.classes:
             return f"{role}: no kernel computes {attrs[role]} on {layout.name}"
+    if "prompt_layout" in attrs:
+        if attrs["prompt_class"] == attrs["generated_class"]:
+            return "prompt_layout: both roles have one class, so they read one weight"
+        second = LAYOUTS[str(attrs["prompt_layout"])]
+        if attrs["prompt_class"] not in second.classes:
+            return f"prompt_layout: no kernel computes {attrs['prompt_class']} on {second.name}"
     pair = 2 * PANEL
     if attrs["activation"] == "silu_mul" and _int(attrs, "n") % pair:
         return f"n {attrs['n']} is no multiple of {pair}: silu_mul takes panels in pairs"

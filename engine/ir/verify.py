@@ -179,7 +179,7 @@ def _signature(launch: Launch) -> Signature:
     spec = OPS.get(launch.op)
     if spec is None:
         raise _Fault(f"expected one of {', '.join(OPS)}")
-    found, wanted = set(launch.attrs), set(spec.attrs)
+    found, wanted = set(launch.attrs) - set(spec.optional_attrs), set(spec.attrs)
     if found != wanted:
         missing, extra = sorted(wanted - found), sorted(found - wanted)
         raise _Fault(f"attributes: missing {missing}, not known {extra}")

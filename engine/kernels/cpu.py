@@ -31,8 +31,9 @@ bf16_t64 (prompt rows)
 
 
 class CpuKernel(Struct, frozen=True):
-    """One native kernel. ``layout``: of its weight. Classes: per role, None where rows are exact
-    or have one order for every role. parameters: of this variant (``engine.kernels.parameters``).
+    """One native kernel. ``layout``: of its weight; ``prompt_layout``: of the same weight again,
+    for rows of the prompt role. Classes: per role, None where rows are exact or have one order for
+    every role. parameters: of this variant (``engine.kernels.parameters``).
     """
 
     id: str
@@ -40,11 +41,13 @@ class CpuKernel(Struct, frozen=True):
     layout: str | None = None
     prompt_class: str | None = None
     generated_class: str | None = None
+    prompt_layout: str | None = None
     parameters: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> Kernel:
         """Return the catalog entry. Any instruction set runs it: all paths give the same bits."""
-        layout = {} if self.layout is None else {"layout": self.layout}
+        layouts = {"layout": self.layout, "prompt_layout": self.prompt_layout}
+        layout = {name: value for name, value in layouts.items() if value is not None}
         return Kernel(
             self.id,
             self.op,
@@ -57,10 +60,12 @@ class CpuKernel(Struct, frozen=True):
         )
 
 
-def _linear(layout: str, prompt: str, generated: str) -> CpuKernel:
-    """The id names the class of generated rows, then that of prompt rows where it is another."""
-    classes = ".".join(dict.fromkeys((generated, prompt)))
-    return CpuKernel(f"cpu.linear.{layout}.{classes}", "linear", layout, prompt, generated)
+def _linear(layout: str, prompt: str, generated: str, second: str | None = None) -> CpuKernel:
+    """The id names the class of generated rows, then that of prompt rows where it is another, then
+    the layout that prompt rows read where it is another."""
+    names = [layout, *dict.fromkeys((generated, prompt)), *([second] if second else ())]
+    kernel_id = f"cpu.linear.{'.'.join(names)}"
+    return CpuKernel(kernel_id, "linear", layout, prompt, generated, second)
 
 
 def _table() -> Iterable[CpuKernel]:
@@ -69,6 +74,7 @@ def _table() -> Iterable[CpuKernel]:
     for layout in ("q4p16", "q8p16"):
         for generated in ("bf16_g32", "int8_g32"):
             yield _linear(layout, "bf16_t32", generated)
+            yield _linear(layout, "bf16_t32", generated, "bf16p16")
             yield _linear(layout, generated, generated)
         yield _linear(layout, "bf16_t32", "bf16_t32")
     yield _linear("bf16p16", "bf16_t32", "bf16_t32")
@@ -82,13 +88,15 @@ CPU_KERNELS: Mapping[str, CpuKernel] = MappingProxyType({k.id: k for k in _table
 """Every kernel of the CPU device, by catalog id, without parameters."""
 
 
-def linear_kernel(layout: str, prompt_class: str, generated_class: str) -> str:
-    """Return the id of the linear kernel with this layout and class per role.
+def linear_kernel(
+    layout: str, prompt_class: str, generated_class: str, prompt_layout: str | None = None
+) -> str:
+    """Return the id of the linear kernel with these layouts and class per role.
 
     Raises DeviceError when the CPU device has none.
     """
     for kernel in CPU_KERNELS.values():
-        if (kernel.op, kernel.layout) != ("linear", layout):
+        if (kernel.op, kernel.layout, kernel.prompt_layout) != ("linear", layout, prompt_layout):
             continue
         if (kernel.prompt_class, kernel.generated_class) == (prompt_class, generated_class):
             return kernel.id
@@ -118,12 +126,15 @@ def check_launch(launch: Launch) -> CpuKernel:
         ("layout", kernel.layout),
         ("prompt_class", kernel.prompt_class if launch.op == "linear" else None),
         ("generated_class", kernel.generated_class if launch.op == "linear" else None),
+        ("prompt_layout", kernel.prompt_layout),
     ):
         if expected is not None and launch.attrs.get(name) != expected:
             raise DeviceError(
                 f"kernel {kernel.id} has {name} {expected}, "
                 f"the launch asks for {launch.attrs.get(name)!r}"
             )
+    if "prompt_layout" in launch.attrs and kernel.prompt_layout is None:
+        raise DeviceError(f"kernel {kernel.id} reads one weight, the launch has two")
     return kernel
 
 

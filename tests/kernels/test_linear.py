@@ -295,3 +295,37 @@ def test_parameters_out_of_range_are_refused(pieces: int, run: int) -> None:
             context(ISAS[-1], 1), activations(1, 96), w.packed, w.layout, w.n, w.k, "bf16_g32",
             pieces=pieces, run=run,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activation", ["none", "silu_mul"])
+@pytest.mark.parametrize(
+    ("layout", "generated", "prompt"), [m for m in MIXED if m[1] != m[2] == "bf16_t32"]
+)
+def test_prompt_rows_of_a_second_layout_have_the_same_bits(
+    isa: str, activation: str, layout: str, generated: str, prompt: str
+) -> None:
+    w = weight(layout, 96, 96)
+    rounded = numerics.round_bf16(w.dense).view(np.uint32) >> 16
+    second = aligned(layouts.pack_bf16(rounded.astype(np.uint16)))
+    for rows, count in [(1, 0), (5, 2), (40, 7), (64, 0), (70, 33), (20, 20)]:
+        x = activations(rows, w.k)
+        one, two = (
+            flare_cpu.test_linear(
+                context(isa, 2), x, w.packed, w.layout, w.n, w.k, generated, None, None,
+                activation, count, prompt, prompt_weight=prompt_weight,
+            )
+            for prompt_weight in (None, second)
+        )  # fmt: skip
+        assert_same_bits(two, one)
+
+
+def test_a_second_layout_needs_a_class_of_its_own() -> None:
+    w = weight("q4p16", 48, 96)
+    second = aligned(np.zeros(layouts.packed_bytes("bf16p16", 48, 96), np.uint8))
+    for prompt, packed in (("bf16_g32", second), ("bf16_t32", second[:-64])):
+        with pytest.raises(ValueError, match="prompt_weight"):
+            flare_cpu.test_linear(
+                context(ISAS[-1], 1), activations(4, 96), w.packed, w.layout, w.n, w.k, "bf16_g32",
+                generated_rows=2, prompt_numerics=prompt, prompt_weight=packed,
+            )  # fmt: skip

@@ -35,6 +35,10 @@ struct LinearArgs {
   // How the work is cut; changes no bit. 0: by the numbers of rows, panels and threads.
   int pieces = 0;  // pieces of panels per thread, 1 to kMaxPieces
   int run = 0;     // panels that bf16_g32 alone walks together: even, 2 to kMaxRun
+  // The same weight once more, as rows of the prompt role read it; null: they read w. Needs
+  // classes that differ.
+  const uint8_t* prompt_w = nullptr;
+  Layout prompt_layout = Layout::bf16p16;
 };
 constexpr int kMaxPieces = 256, kMaxRun = 8;
 

@@ -127,6 +127,8 @@ def _rms_norm(launch: Launch, values: dict[str, Tensor], rows: Rows, state: Stat
 def _linear(launch: Launch, values: dict[str, Tensor], rows: Rows, state: State) -> Tensor:
     x, weight, *rest = launch.inputs
     attrs = launch.attrs
+    if "prompt_layout" in attrs:
+        rest.pop(0)  # the same weight in another layout
     bias = _plain(rest.pop(0), state) if attrs["bias"] else None
     residual = values[rest.pop(0)] if attrs["residual"] else None
     dense = _dense(weight, attrs, "n", "k", state)

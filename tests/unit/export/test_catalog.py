@@ -2,36 +2,14 @@
 
 from pathlib import Path
 
-import gguf
 import pytest
 
 from engine.core.schema import Family, Kind, Limits
-from engine.export.catalog import Capture, capture_graphs
-from engine.export.checkpoint.base import SourceText
-from engine.export.checkpoint.gguf_llama import open_gguf
 from engine.export.graphs import plan_graphs
-from engine.export.spec import model_spec
-from engine.export.tuning import row_class
-from engine.export.weights import plan_weights
+from engine.export.tuning.records import row_class
 from engine.ir.program import Domain, Space
 from engine.ir.verify import verify_programs
-from tests.support.checkpoints import save_gguf, tiny_model
-
-Q4_1 = gguf.GGMLQuantizationType.Q4_1
-Q8_0 = gguf.GGMLQuantizationType.Q8_0
-LIMITS = Limits(24, 128, 200)
-TEXT = SourceText({}, (2,), 96)
-
-
-def capture(tmp_path: Path, mixed: bool = True) -> Capture:
-    types = {"token_embd.weight": Q8_0, **dict.fromkeys(
-        (f"{name}.weight" for name in ("attn_q", "attn_k", "attn_v", "attn_output",
-                                       "ffn_gate", "ffn_up", "ffn_down")), Q4_1)}  # fmt: skip
-    model = tiny_model(tie_word_embeddings=True)
-    checkpoint = open_gguf(save_gguf(model, tmp_path / "m.gguf", types))
-    plan = plan_weights(checkpoint, "keep", LIMITS.max_model_len)
-    spec = model_spec(checkpoint.model, TEXT, plan.label)
-    return capture_graphs(spec, plan.shapes, plan_graphs(LIMITS, mixed), lambda: None)
+from tests.support.captures import capture
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,9 @@ def test_a_gguf_file_keeps_its_formats(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tuning": "audit"}, "--tuning audit"),
+        ({"threads": 0}, "--threads"),
         ({"device": "cuda"}, "--device cuda"),
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size 2"),
-        ({"resume": True}, "--resume"),
         ({"max_num_seqs": 0}, "--max-num-seqs"),
         ({"max_step_tokens": 10**9}, "--max-step-tokens"),
         ({"max_num_seqs": 64, "max_step_tokens": 32}, "below --max-num-seqs"),

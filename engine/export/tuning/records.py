@@ -1,8 +1,9 @@
-"""Kernel choice and tuning records. Profile ``fast``: heuristics, nothing is timed."""
+"""Kernel choice without measuring: profile ``fast``, and what every profile starts from."""
 
 from collections.abc import Iterable, Mapping
 
 from engine.core.schema import Candidate, TuningRecord
+from engine.export.tuning.shapes import row_symbol, shape_key
 from engine.ir.program import Attr, Launch, Program
 from engine.kernels.cpu import linear_kernel
 
@@ -27,7 +28,7 @@ class TuningTable:
 
     def add(self, graph_id: str, program: Program) -> tuple[str, ...]:
         """Record what a graph's program needs. Returns its keys, in the order of first use."""
-        keys = dict.fromkeys(self._add(graph_id, launch, rows) for launch, rows in _shapes(program))
+        keys = dict.fromkeys(self._add(graph_id, launch, rows) for launch, rows in _rows(program))
         return tuple(keys)
 
     @property
@@ -37,14 +38,14 @@ class TuningTable:
     def _add(self, graph_id: str, launch: Launch, rows: int) -> str:
         """A weight has one packed layout, which the one-row shape decides: records for more rows
         depend on that record."""
-        shape = _shape_key(launch)
+        shape = shape_key(launch)
         one, key = f"{shape}/rows-1", f"{shape}/rows-{row_class(rows)}"
         for wanted in dict.fromkeys((one, key)):
             if wanted not in self._records:
                 depends = (one,) if wanted != one else ()
                 candidates = (Candidate(launch.kernel),)
                 self._records[wanted] = TuningRecord(
-                    wanted, candidates, launch.kernel, "fast", depends, graph_id
+                    wanted, candidates, launch.kernel, "fast", depends, graph_id, "heuristic"
                 )
         return key
 
@@ -54,19 +55,7 @@ def row_class(rows: int) -> str:
     return next((str(bound) for bound in ROW_CLASSES if rows <= bound), "many")
 
 
-def _shapes(program: Program) -> Iterable[tuple[Launch, int]]:
+def _rows(program: Program) -> Iterable[tuple[Launch, int]]:
     """Yield each launch and its rows at the program's capacity."""
     for launch in program.launches:
-        symbol = program.buffers[launch.outputs[0]].shape[0]
-        yield launch, program.domain.bind(str(symbol))
-
-
-def _shape_key(launch: Launch) -> str:
-    """(op, format and classes, sizes), as in ``linear/bf16p16.bf16_t32/960x576``."""
-    attrs = launch.attrs
-    names = {"embed": ("vocab", "width"), "linear": ("n", "k")}.get(
-        launch.op, ("width",) if "width" in attrs else ("heads", "kv_heads", "head_dim")
-    )
-    sizes = "x".join(str(attrs[name]) for name in names)
-    variant = launch.kernel.split(".", 1)[1].replace(".", "/", 1)
-    return f"{variant}/{sizes}"
+        yield launch, program.domain.bind(row_symbol(program, launch))
