@@ -70,7 +70,8 @@ def test_a_profile_makes_a_valid_core(profile: str, folder: Path, tmp_path: Path
     assert manifest.identity.tuning == profile
     [machine] = manifest.catalog.machines
     assert machine.threads == 2 and machine.isa and machine.processor
-    timed = [record for record in manifest.catalog.tuning if len(record.candidates) > 1]
+    records = [r for r in manifest.catalog.tuning if not r.key.startswith("layout/")]
+    timed = [record for record in records if len(record.candidates) > 1]
     assert timed and {record.profile for record in manifest.catalog.tuning} == {profile}
     for candidate in (c for record in timed for c in record.candidates):
         assert candidate.samples and candidate.refused is None

@@ -12,6 +12,7 @@ from engine.device.cpu.device import choose_isa
 from engine.device.cpu.lower import Lowering, weight_names
 from engine.device.cpu.weights import all_bytes, as_bytes
 from engine.errors import DeviceError
+from engine.export.tuning.classes import CONTEXT
 from engine.export.tuning.questions import Batch
 from engine.export.tuning.second import second_weights
 from engine.ir.program import SYMBOLS, Domain, Program
@@ -41,8 +42,9 @@ class Rig:
         programs = tuple(programs)
         domains = [program.domain for program in programs]
         most = Domain(*(max(d.bind(name) for d in domains) for name in SYMBOLS))
-        blocks = -(-max_model_len // model.kv.block_size)
-        needed = most.seqs + 2 * blocks + 2
+        longest = min(max_model_len, CONTEXT + most.tokens)
+        blocks = -(-longest // model.kv.block_size)
+        needed = most.seqs + 2 * blocks
         self._blocks = max(needed, min(4 * needed, POOL_BYTES // model.kv.bytes_per_block))
         arena = max(program.arena_bytes for program in programs)
         try:
@@ -110,17 +112,21 @@ class Rig:
         return run
 
     def fill(self, batch: Batch) -> None:
-        """Put a batch's rows into the inputs. Each sequence writes blocks of its own; what comes
-        before is read from anywhere in the cache."""
+        """Put a batch's rows into the inputs.
+
+        Cache blocks: one that each generated row writes, then those of the prompt chunk and what
+        comes before it, then what comes before generated rows, which nothing writes and
+        sequences may share. A row is the same in every batch that has it.
+        """
         c, size = self.context, self.model.kv.block_size
         history = batch.context // size
+        own = len(c.seq_lens)
+        shared = own + c.block_tables.shape[1]
         for i in range(batch.generated):
-            table = (batch.generated + i * history + np.arange(history + 1)) % self._blocks
-            table[history] = i
-            self._sequence(i, i, 1, batch.context, table)
+            before = (i * history + np.arange(history)) % (self._blocks - shared)
+            self._sequence(i, i, 1, batch.context, np.append(shared + before, i))
         if batch.prompt:
-            blocks = -(-(batch.context + batch.prompt) // size)
-            table = (batch.generated + np.arange(blocks)) % self._blocks
+            table = own + np.arange(-(-(batch.context + batch.prompt) // size))
             self._sequence(batch.generated, batch.generated, batch.prompt, batch.context, table)
         rows = np.arange(batch.rows)
         c.token_ids[: batch.rows] = rows * 7919 % self.model.vocab_size

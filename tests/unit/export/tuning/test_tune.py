@@ -94,7 +94,7 @@ def test_noise_changes_nothing(captured: Capture) -> None:
     assert_whole(found)
     assert not any("@" in kernel for graph in found.graphs for kernel in graph.kernels)
     assert len({id(program.launches) for program in found.programs.values()}) == 1
-    timed = [record for record in found.tuning if len(record.candidates) > 1]
+    timed = [r for r in found.tuning if len(r.candidates) > 1 and not r.key.startswith("layout/")]
     assert timed and all(record.profile == "balanced" for record in found.tuning)
     for record in timed:
         for candidate in record.candidates:
@@ -154,7 +154,8 @@ def test_capacities_stay_where_kernels_or_limits_need_them(captured: Capture) ->
     assert "ms" in reasons["prefill-200"]
     # decode-24 rests on what was measured of the capacities that it took over.
     keys = next(graph.tuning for graph in found.graphs if graph.id == "decode-24")
-    assert {key.rpartition("/")[2] for key in keys} == {"generated-8", "generated-32"}
+    measured = {key.rpartition("/")[2] for key in keys if not key.startswith("layout/")}
+    assert measured == {"generated-8", "generated-32"}
 
 
 def test_audit_asks_for_every_capacity_and_combination(captured: Capture) -> None:
@@ -245,7 +246,7 @@ def test_a_second_layout_is_shared_by_all_that_read_prompts(captured: Capture) -
     assert "layers.0.qkv.prompt" in prefill.layouts and "layers.0.qkv" in prefill.layouts
     assert not any(name.endswith(".prompt") for name in decode.layouts)
     record = joint(found, QKV)
-    assert record.winner == f"cpu.{SECOND}" and "500.00 ms a step" in record.reason
+    assert record.winner == f"cpu.{SECOND}" and " ms a step for 0.0 MiB" in record.reason
     assert {key.rpartition("/")[2] for key in record.depends_on} == {
         "generated-1", "prompt-32", "prompt-128", "prompt-many", "mixed-128", "mixed-many",
     }  # fmt: skip
