@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from engine.export.tuning.questions import Batch, Question
 from engine.export.tuning.rig import Rig, rows_of
-from engine.export.tuning.shapes import only
+from engine.export.tuning.shapes import only, row_symbol
 from engine.ir.program import Program
 
 CHECKED = "reference+rows"
@@ -32,15 +32,18 @@ def check(rig: Rig, question: Question) -> dict[str, str]:
     if wrong is not None:
         faults[question.options[0]] = wrong
     for name, program in zip(question.options, programs, strict=True):
-        for part in (batch, *_parts(batch)):
+        for part in (batch, *_parts(batch, program)):
             found = _outputs(rig, program, part)
             if not np.array_equal(found, base[: len(found)]):
                 faults.setdefault(name, f"other bits than the heuristic on {part.rows} rows")
     return faults
 
 
-def _parts(batch: Batch) -> Iterable[Batch]:
-    """The batch's first rows, fewer and fewer: of mixed rows the generated ones."""
+def _parts(batch: Batch, program: Program) -> Iterable[Batch]:
+    """The batch's first rows, fewer and fewer: of mixed rows the generated ones. A prompt's logits
+    row is its last one, so it is in no smaller batch."""
+    if row_symbol(program, program.launches[0]) == "logits" and not batch.generated:
+        return
     rows = batch.generated or batch.prompt
     for count in sorted({rows, rows - 1, rows // 2, rows // 3, 1} - {0, batch.rows}, reverse=True):
         generated = count if batch.generated else 0
