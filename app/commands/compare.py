@@ -18,13 +18,15 @@ from app.bench.compare.power import open_meter
 from app.bench.compare.progress import show_progress
 from app.bench.compare.report import Ask, Report, build, to_json, write_file
 from app.bench.compare.run import PAIRS_A_REPEAT, Comparison, Results, compare_legs, room_leg
-from app.bench.compare.samples import BY_NAME, METRICS
+from app.bench.compare.samples import BY_NAME, ENERGY, METRICS, WATTS
+from app.bench.compare.server import HIDDEN
 from app.bench.compare.table import report_text
 from app.bench.figures import Metric, Objective
 from app.bench.plan import Plan
 from app.bench.serving import now
 from app.commands.arguments import Parser
 from app.commands.load_options import add_load_options, read_option, read_plan
+from app.sources import load_settings
 from engine.errors import SettingsError
 from engine.inspection import inspect_core
 
@@ -122,7 +124,12 @@ def _parser() -> Parser:
         "--output-tokens", metavar="N", help=f"of an answer, about (default: {OUTPUT_TOKENS})"
     )
     names = tuple(metric.name for metric in METRICS)
-    grid.add_argument("--metric", choices=names, help="that the map shows (default: tok_s)")
+    grid.add_argument(
+        "--metric",
+        metavar="NAME",
+        choices=names,
+        help=f"that the map shows and decides by (default: tok_s): {', '.join(names)}",
+    )
     return parser
 
 
@@ -138,16 +145,34 @@ def _ask(given: Mapping[str, Any]) -> Ask:
     confidence = read_option(given, "confidence", _confidence, 0.95)
     level = corrected(confidence, len(decide) * len(cells))
     repeats = _repeats(plan.repeats, level, len(decide), len(cells))
-    core = given["core"]
+    core, meter = given["core"], open_meter()
+    if metric in (ENERGY, WATTS) and meter.absent is not None:
+        raise SettingsError(f"--metric {given['metric']} cannot be measured: {meter.absent}")
     return Ask(
-        comparison=Comparison(core, groups, repeats, open_meter(), third=room_leg()),
+        comparison=Comparison(core, groups, repeats, meter, third=room_leg()),
         decide=decide,
         confidence=confidence,
         level=level,
         asked=asked,
         map_metric=None if metric is None else metric.name,
         forecasts=forecasts(core, cells),
+        variables=variables(),
     )
+
+
+def variables() -> dict[str, str]:
+    """Settings of the environment and .env that both servers will have, beyond the defaults.
+
+    Raises SettingsError for one that they would refuse.
+    """
+    settings = load_settings({})
+    fields = type(settings).model_fields
+    names = ((name, f"FLARE_{name.upper()}") for name in sorted(settings.model_fields_set))
+    return {
+        variable: str(getattr(settings, name))
+        for name, variable in names
+        if variable not in HIDDEN and getattr(settings, name) != fields[name].default
+    }
 
 
 def _with_streams(given: Mapping[str, Any]) -> Mapping[str, Any]:

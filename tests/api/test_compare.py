@@ -76,7 +76,8 @@ def test_both_families_answer_the_same_and_launch_their_own_graphs(
     assert legs["separate"].held_bytes == legs["mixed"].held_bytes == 0
     assert legs["separate"].pruned["mixed"] > 0 and sum(legs["mixed"].pruned.values()) == 0
     assert all(found.cells[0].find(name) for name in ("tok_s", "gap_p99", "ttft_p90", "peak_mib"))
-    assert found.setting.variables["FLARE_KV_CACHE_MEMORY"] == "32MiB"
+    variables = {"FLARE_KV_CACHE_MEMORY": str(32 << 20), "FLARE_THREADS": "1"}
+    assert found.setting.variables == variables
     said = capsys.readouterr()
     assert said.out.rstrip().endswith(found.verdict.sentence)
     assert "10 of 10" in said.err and "report.html" in said.err
@@ -101,6 +102,7 @@ def test_a_heat_map_measures_every_cell_on_one_server(core: Path, tmp_path: Path
         (["--confidence", "1"], "--confidence"),
         (["--heatmap", "--workload", "chat"], "--heatmap and --workload"),
         (["--metric", "tok_s"], "--heatmap"),
+        (["--heatmap", "--metric", "speed"], "--metric"),
         (["--heatmap", "--prompt-lengths", "8,x"], "--prompt-lengths"),
     ],
 )

@@ -50,6 +50,7 @@ def ask(cells: Sequence[Cell], metric: str | None = None, *, asked: bool = False
         asked=asked,
         map_metric=metric,
         forecasts={},
+        variables={"FLARE_THREADS": "2"},
     )
 
 

@@ -20,7 +20,15 @@ def heat_map(report: Report, metric: str) -> str:
     parts = [label("prompt tokens", 0, top - 10, class_="quiet")]
     for i, streams in enumerate(columns):
         x = left + wide * (i + 0.5)
-        parts.append(label(f"{streams} streams", x, top - 10, text_anchor="middle", class_="quiet"))
+        parts.append(
+            label(
+                f"{streams} {'stream' if streams == 1 else 'streams'}",
+                x,
+                top - 10,
+                text_anchor="middle",
+                class_="quiet",
+            )
+        )
     for row, length in enumerate(rows):
         y = top + tall * row
         parts.append(label(length, left - 14, y + tall / 2 + 4, text_anchor="end"))
@@ -62,4 +70,4 @@ def _square(
     value, weight = signed(found.estimate) if found else "-", "bold" if better else "normal"
     x, y = x + wide / 2, y + tall / 2
     yield label(value, x, y - 2, font_weight=weight, text_anchor="middle")
-    yield label(better or "not shown", x, y + 15, class_="quiet", text_anchor="middle")
+    yield label(better or "not shown", x, y + 15, text_anchor="middle", class_="small")

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from app.bench.compare.analysis import Difference
+from app.bench.compare.analysis import DECISIVE, Difference
 from app.bench.compare.forest import forest
 from app.bench.compare.gap_chart import gap_chart
 from app.bench.compare.heat_map import heat_map
 from app.bench.compare.marks import patterns, side
 from app.bench.compare.report import CellReport, Report
+from app.bench.compare.samples import BY_NAME
 from app.bench.compare.svg import element, text
 from app.bench.compare.table import (
     amount,
@@ -43,13 +44,33 @@ def _sections(report: Report, title: str) -> Iterator[str]:
     yield _verdict(report)
     yield _key(report)
     if report.setting.map_metric is not None:
-        yield element("h2", "Where each is better")
-        yield element("div", heat_map(report, report.setting.map_metric), class_="scroll")
+        yield from _maps(report, report.setting.map_metric)
     for cell in report.cells:
         yield from _cell(report, cell)
     yield from _loading(report)
     yield from _texts(report)
     yield from _setting(report)
+
+
+def _maps(report: Report, metric: str) -> Iterator[str]:
+    """The map that decides, and behind a click those of the other usual metrics."""
+    yield element("h2", text(f"Where each is better: {BY_NAME[metric].title}"))
+    yield element("p", text(_MAP.format(*report.pair[::-1])), class_="quiet")
+    yield element("div", heat_map(report, metric), class_="scroll")
+    others = [other for other in DECISIVE if other.name != metric]
+    maps = (
+        element("h3", text(other.title))
+        + element("div", heat_map(report, other.name), class_="scroll")
+        for other in others
+    )
+    titles = ", ".join(other.title for other in others)
+    yield element("details", element("summary", text(f"Also: {titles}")) + "".join(maps))
+
+
+_MAP = (
+    "Differences of {} against {}: the name in a cell is the one that is better there. In hatched "
+    "cells the interval holds zero: nothing is shown."
+)
 
 
 def _verdict(report: Report) -> str:

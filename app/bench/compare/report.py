@@ -1,6 +1,5 @@
 """The report: a versioned record that holds all that was found, and what was measured for it."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from app.bench.compare.forecasts import Forecast
 from app.bench.compare.loading import Loading, loading
 from app.bench.compare.run import Comparison, Results
 from app.bench.compare.samples import Sample, Taken
-from app.bench.compare.server import HIDDEN, Start
+from app.bench.compare.server import Start
 from app.bench.compare.texts import Texts, compare_texts
 from app.bench.compare.verdict import Legs, Seen, Verdict, incomplete, judge, judge_grid
 from app.bench.figures import Metric, Objective
@@ -52,7 +51,7 @@ class CellReport(Struct, frozen=True):
 class Setting(Struct, frozen=True, kw_only=True):
     """How it was measured. level: of each interval; confidence: of all that decide, together.
 
-    variables: FLARE_ settings of the environment that the servers had. asked: whether the
+    variables: FLARE_ settings that were not at their defaults, in either server. asked: whether the
     objective was asked for, or is the one that is always reported. map_metric: of a heat map.
     """
 
@@ -110,7 +109,10 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """What a report needs to know of the question. decide: metrics that the verdict looks at."""
+    """What a report needs to know of the question.
+
+    decide: metrics that the verdict looks at. variables: as ``Setting`` has them.
+    """
 
     comparison: Comparison
     decide: tuple[Metric, ...]
@@ -119,6 +121,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     asked: bool
     map_metric: str | None
     forecasts: Mapping[str, Forecast]
+    variables: dict[str, str]
 
 
 def build(ask: Ask, results: Results, date: str, seconds: float, error: str | None) -> Report:
@@ -211,7 +214,6 @@ def _verdict(
 
 def _setting(ask: Ask) -> Setting:
     plan = ask.comparison.cells[0].plan
-    own = {name: value for name, value in os.environ.items() if name.startswith("FLARE_")}
     return Setting(
         repeats=ask.comparison.repeats,
         pairs=ask.comparison.pairs,
@@ -223,7 +225,7 @@ def _setting(ask: Ask) -> Setting:
         objective=plan.objective,
         asked=ask.asked,
         map_metric=ask.map_metric,
-        variables={name: value for name, value in own.items() if name not in HIDDEN},
+        variables=ask.variables,
     )
 
 

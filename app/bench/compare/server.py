@@ -39,6 +39,9 @@ HIDDEN = (
     "FLARE_SERVED_MODEL_NAME",
     "FLARE_LOG_LEVEL",
     "FLARE_LOG_FORMAT",
+    "FLARE_HOST",
+    "FLARE_PORT",
+    "FLARE_CORS_ORIGINS",
 )
 """Settings that would make the legs unlike, or the server unreadable: left at their defaults."""
 ERRORS: Mapping[int, type[FlareError]] = {
