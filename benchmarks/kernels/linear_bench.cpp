@@ -87,15 +87,18 @@ struct Bench {
   Isa isa;
   flare::ThreadPool* pool;
   std::vector<LinearArgs> launches;
-  void* scratch;
+  uint8_t* scratch;
+  size_t rows_bytes, thread_bytes;
   std::vector<std::vector<double>> seconds = {};  // of each launch
 };
 
 void pass(void* argument, int tid) {
   Bench& bench = *static_cast<Bench*>(argument);
+  const flare::LinearScratch scratch{
+      bench.scratch, bench.scratch + bench.rows_bytes + tid * bench.thread_bytes};
   auto start = Clock::now();
   for (size_t i = 0; i < bench.launches.size(); ++i) {
-    linear(bench.isa, bench.launches[i], bench.scratch, tid, bench.pool->crew());
+    linear(bench.isa, bench.launches[i], scratch, tid, bench.pool->crew());
     if (tid != 0) continue;
     const auto now = Clock::now();
     bench.seconds[i].push_back(std::chrono::duration<double>(now - start).count());
@@ -159,13 +162,17 @@ int main(int argc, char** argv) {
   for (int i = 0; i < rows * x_stride; ++i) x[i] = static_cast<float>(i % 251 - 125) * 0.01f;
 
   flare::ThreadPool pool(threads);
-  void* scratch = arena(flare::linear_scratch_bytes(rows, 1536, kHead.n, threads));
+  const size_t rows_bytes = flare::linear_rows_bytes(rows, 1536);
+  const size_t thread_bytes = flare::linear_thread_bytes(1536);
+  uint8_t* scratch = arena(rows_bytes + threads * thread_bytes);
   const auto launch = [&](const Shape& s, const uint8_t* w, Layout l, float* out, int64_t stride) {
     const float* residual = s.residual ? out : nullptr;
     return LinearArgs{x,    x_stride, w,   nullptr, residual, stride,       out,      stride,
-                      rows, rows,     s.n, s.k,     l,        s.activation, numerics, numerics};
+                      rows, rows,     s.n, s.k,     l,        s.activation, numerics, numerics,
+                      0,    {}};
   };
-  Bench layers{isa, &pool, {}, scratch}, head{isa, &pool, {}, scratch};
+  Bench layers{isa, &pool, {}, scratch, rows_bytes, thread_bytes};
+  Bench head = layers;
   double params = 0;
   const uint8_t* w = weights;
   for (int i = 0; i < kLayers; ++i) {
@@ -177,7 +184,7 @@ int main(int argc, char** argv) {
   }
   head.launches.push_back(launch(kHead, w, head_layout, logits, head_stride));
   const double head_params = static_cast<double>(kHead.n) * kHead.k;
-  Bench both{isa, &pool, layers.launches, scratch};
+  Bench both = layers;
   both.launches.push_back(head.launches[0]);
   report("layers", layers, repeats, static_cast<double>(layer_bytes) * kLayers,
          2.0 * rows * params);

@@ -198,7 +198,7 @@ int main(int argc, char** argv) {
   fill_floats(context->arena(), model.arena);
   fill_inputs(*context, streams, rows, depth);
   fill_cache(context->cache(), context->cache_bytes());
-  const flare::BatchShape shape{all, streams + 1, 0, streams, streams, 0};
+  const flare::BatchShape shape{all, streams + 1, streams, streams, 0, 0};
 
   flare::Executable whole(context, domain, model.launches, model.weights);
   const double total = least(whole, shape, repeats);

@@ -42,6 +42,7 @@ Executable::Executable(std::shared_ptr<Context> context, const Domain& domain,
   check_count(domain.seqs, 1, sizes.max_seqs, "the domain's seqs");
   check_count(domain.logits, 0, sizes.max_logits, "the domain's logits");
   steps_ = read_launches(launches, *context_, domain_, weights);
+  link_feeds(steps_, domain_, context_->isa());
   reserve();
 }
 
@@ -49,15 +50,14 @@ Executable::Executable(std::shared_ptr<Context> context, const Domain& domain,
 void Executable::reserve() {
   const std::lock_guard<std::mutex> turn(context_->turn());
   const int threads = context_->pool().threads();
-  size_t scratch = 0;
   plan_.threads = threads;
   plan_.kv_heads = context_->shape().kv_heads;
   plan_.group = 0;
   for (Step& step : steps_) {
     if (const auto* linear = std::get_if<LinearStep>(&step)) {
       const int64_t rows = linear->rows == Rows::tokens ? domain_.tokens : domain_.logits;
-      scratch = std::max(scratch, linear_scratch_bytes(static_cast<int>(rows), linear->args.k,
-                                                       linear->args.n, threads));
+      rows_bytes_ = std::max(rows_bytes_, linear_rows_bytes(static_cast<int>(rows), linear->args.k));
+      thread_bytes_ = std::max(thread_bytes_, linear_thread_bytes(linear->args.k));
     } else if (const auto* embed = std::get_if<EmbedStep>(&step)) {
       vocab_ = vocab_ == 0 ? embed->vocab : std::min<int64_t>(vocab_, embed->vocab);
     } else if (const auto* rope = std::get_if<RopeStep>(&step)) {
@@ -69,7 +69,7 @@ void Executable::reserve() {
       plan_.group = attention->args.group;
     }
   }
-  context_->reserve_scratch(scratch);
+  context_->reserve_scratch(2 * rows_bytes_ + static_cast<size_t>(threads) * thread_bytes_);
   if (plan_.group == 0) return;
   plan_.reserve(domain_.tokens, domain_.seqs, context_->sizes().max_blocks * kKeyTile);
   const int stride = 32 + context_->shape().padded_dim;
@@ -174,18 +174,57 @@ void Executable::run_step(const EmbedStep& step, int tid) {
 }
 
 void Executable::run_step(const NormStep& step, int tid) {
+  if (step.feeds != nullptr && rows(step.rows) > 1) {
+    norm_into(step, tid);
+    return;
+  }
   share(tid, rows(step.rows), step.pieces, [&](int64_t first, int64_t last) {
     context_->kernels().rms_norm(step.args, static_cast<int>(first), static_cast<int>(last));
   });
 }
 
-void Executable::run_step(const LinearStep& step, int tid) {
+// A few rows at a time, by way of floats of the thread's own.
+void Executable::norm_into(const NormStep& step, int tid) {
+  const LinearArgs to = linear_args(*step.feeds);
+  const LinearScratch scratch = linear_scratch(*step.feeds, tid);
+  RmsNormArgs args = step.args;
+  args.y = linear_spare(scratch, to.k);
+  share(tid, to.rows, step.pieces, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row += kSpareRows) {
+      const int count = static_cast<int>(std::min<int64_t>(kSpareRows, last - row));
+      args.x = step.args.x + row * args.width;
+      context_->kernels().rms_norm(args, 0, count);
+      const int from = static_cast<int>(row);
+      linear_convert(context_->isa(), to, scratch, args.y, from, from + count);
+    }
+  });
+}
+
+LinearScratch Executable::linear_scratch(const LinearStep& step, int tid) const {
+  uint8_t* const base = context_->scratch();
+  return {base + static_cast<size_t>(step.area) * rows_bytes_,
+          base + 2 * rows_bytes_ + static_cast<size_t>(tid) * thread_bytes_};
+}
+
+// The arguments for the batch at hand.
+LinearArgs Executable::linear_args(const LinearStep& step) const {
   LinearArgs args = step.args;
   args.rows = rows(step.rows);
   args.generated_rows = static_cast<int>(step.rows == Rows::tokens ? shape_.generated_tokens
                                                                    : shape_.generated_logits);
+  if (step.fed == Fed::all && args.rows > 1) args.converted = args.rows;
+  if (step.fed == Fed::prompt) args.converted = args.rows - args.generated_rows;
+  return args;
+}
+
+void Executable::run_step(const LinearStep& step, int tid) {
+  LinearArgs args = linear_args(step);
   if (args.rows == 0) return;
-  linear(context_->isa(), args, context_->scratch(), tid, context_->pool().crew());
+  if (step.feeds != nullptr) {
+    args.tiles = linear_tiles(context_->isa(), linear_args(*step.feeds),
+                              linear_scratch(*step.feeds, tid));
+  }
+  linear(context_->isa(), args, linear_scratch(step, tid), tid, context_->pool().crew());
 }
 
 void Executable::run_step(const RopeStep& step, int tid) {

@@ -50,11 +50,16 @@ bool linear_supports(Layout layout, Numerics numerics) {
   return numerics == Numerics::bf16_t32 || layout != Layout::bf16p16;
 }
 
-size_t linear_scratch_bytes(int max_rows, int max_k, int /*max_n*/, int threads) {
-  const int groups = ceil_div(max_k, kGroup);
+size_t linear_rows_bytes(int max_rows, int max_k) {
   // Two roles: each may end in a partly filled row block.
-  return span_bytes(max_rows + 2 * kBlockRows, groups) + kSlack +
-         static_cast<size_t>(threads) * ThreadArea(groups).bytes;
+  return align64(span_bytes(max_rows + 2 * kBlockRows, ceil_div(max_k, kGroup)) + kSlack);
+}
+
+size_t linear_thread_bytes(int max_k) { return align64(ThreadArea(ceil_div(max_k, kGroup)).bytes); }
+
+float* linear_spare(const LinearScratch& scratch, int k) {
+  static_assert(kSpareRows * kGroup * sizeof(float) <= kTileBytes, "a tile area is large enough");
+  return reinterpret_cast<float*>(scratch.own + ThreadArea(ceil_div(k, kGroup)).tiles);
 }
 
 int crew_threads(const Crew& crew) { return crew.threads(); }
@@ -83,18 +88,35 @@ void embed_row(Layout layout, const uint8_t* w, int k, int row, float* out) {
   }
 }
 
-void linear(Isa isa, const LinearArgs& args, void* scratch, int tid, Crew& crew) {
-  uint8_t* bytes = static_cast<uint8_t*>(scratch);
-  switch (isa) {
+// Calls a function of the instruction set's unit.
 #if defined(__x86_64__)
-    case Isa::avx2: return avx2::linear_run(args, bytes, tid, crew);
-    case Isa::avx512: return avx512::linear_run(args, bytes, tid, crew);
-    case Isa::amx: return amx::linear_run(args, bytes, tid, crew);
-#elif defined(__aarch64__)
-    case Isa::neon: return neon::linear_run(args, bytes, tid, crew);
-#endif
-    default: return portable::linear_run(args, bytes, tid, crew);
+#define FLARE_DISPATCH(isa, call)               \
+  switch (isa) {                                \
+    case Isa::avx2: return avx2::call;          \
+    case Isa::avx512: return avx512::call;      \
+    case Isa::amx: return amx::call;            \
+    default: return portable::call;             \
   }
+#elif defined(__aarch64__)
+#define FLARE_DISPATCH(isa, call) \
+  if (isa == Isa::neon) return neon::call; \
+  return portable::call
+#else
+#define FLARE_DISPATCH(isa, call) return portable::call
+#endif
+
+void linear(Isa isa, const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew) {
+  FLARE_DISPATCH(isa, linear_run(args, scratch, tid, crew));
+}
+
+void linear_convert(Isa isa, const LinearArgs& args, const LinearScratch& scratch, const float* x,
+                    int first, int last) {
+  const Share share = {first, last};
+  FLARE_DISPATCH(isa, linear_convert(args, scratch.rows, x, share));
+}
+
+RowTiles linear_tiles(Isa isa, const LinearArgs& args, const LinearScratch& scratch) {
+  FLARE_DISPATCH(isa, linear_tiles(args, scratch.rows));
 }
 
 }  // namespace flare

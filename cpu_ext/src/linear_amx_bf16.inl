@@ -86,7 +86,7 @@ FLARE_INLINE void bf16_step(const Operands& o, int g) {
 // Sums, [block][panel][16][16], of which some rows are still to be finished.
 class Unfinished {
  public:
-  explicit Unfinished(const LinearArgs& args) : args_(args), finish_(finish_pair_for(args)) {}
+  explicit Unfinished(const LinearArgs& args) : args_(args), finish_(args) {}
 
   // Takes the sums of `rows` rows and the panels.
   void take(int first_row, int rows, Panels panels, const float* sums) {
@@ -116,12 +116,12 @@ class Unfinished {
   }
   void finish(int count) {
     const int rows = rows_ - done_ < count ? rows_ - done_ : count;
-    finish_(args_, first_row_ + done_, rows, panels_.first, at(done_));
+    finish_(first_row_ + done_, rows, panels_.first, at(done_));
     done_ += rows;
   }
 
   const LinearArgs& args_;
-  const FinishPair finish_;
+  const Finish finish_;
   int first_row_ = 0, rows_ = 0, done_ = 0;
   Panels panels_ = {};
   const float* sums_ = nullptr;

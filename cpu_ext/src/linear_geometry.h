@@ -1,7 +1,6 @@
 // Where a linear keeps its rows and tiles: sizes of packed blocks and of the scratch.
 //
-// Scratch: [rows of the launch, converted, shared by all threads][one area per thread]. Rows are
-// kept in blocks of 16; a block of R rows is stored with a row pitch of R' rows, its k-groups one
+// Rows are kept in blocks of 16; a block of R rows is stored with a row pitch of R' rows, its k-groups one
 // after another, so that a kernel walks it forwards:
 //   int8_g32: per group R' x 32 bytes of codes, R' float scales s, R' words (float s * sum for
 //             layouts with minima, int32 -128 * sum for q8p16): 40 R' bytes;
@@ -30,6 +29,19 @@ static inline size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static inline int block_bytes(Layout layout) {
   return layout == Layout::q4p16 ? 320 : layout == Layout::q8p16 ? 544 : kTileBytes;
+}
+
+// Row pitch of a block that holds `rows` rows: few rows stay dense, many are ready for tiles.
+static inline int row_pitch(int rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : 16; }
+
+// The 64 bytes of a row of the launch in one group; those of the next row follow, within a block.
+static inline uint8_t* tile_row(const RowTiles& tiles, int row, int group) {
+  const int index = row - tiles.first, block = index / kBlockRows * kBlockRows;
+  const int left = tiles.rows - block, pitch = row_pitch(left < kBlockRows ? left : kBlockRows);
+  return tiles.base + (static_cast<int64_t>(block) * tiles.groups + group * pitch + index - block) * 64;
+}
+static inline bool starts_block(const RowTiles& tiles, int row) {
+  return (row - tiles.first) % kBlockRows == 0;
 }
 
 // Bytes of a row of bf16_g32, the largest class, in a block of 16.
@@ -67,19 +79,29 @@ void crew_begin(Crew& crew, int tid, int64_t total, int64_t grain);
 bool crew_next(Crew& crew, int tid, Share* piece);
 
 namespace portable {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
+void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew);
+void linear_convert(const LinearArgs& args, uint8_t* rows, const float* x, Share share);
+RowTiles linear_tiles(const LinearArgs& args, uint8_t* rows);
 }
 namespace avx2 {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
+void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew);
+void linear_convert(const LinearArgs& args, uint8_t* rows, const float* x, Share share);
+RowTiles linear_tiles(const LinearArgs& args, uint8_t* rows);
 }
 namespace avx512 {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
+void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew);
+void linear_convert(const LinearArgs& args, uint8_t* rows, const float* x, Share share);
+RowTiles linear_tiles(const LinearArgs& args, uint8_t* rows);
 }
 namespace amx {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
+void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew);
+void linear_convert(const LinearArgs& args, uint8_t* rows, const float* x, Share share);
+RowTiles linear_tiles(const LinearArgs& args, uint8_t* rows);
 }
 namespace neon {
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew);
+void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew);
+void linear_convert(const LinearArgs& args, uint8_t* rows, const float* x, Share share);
+RowTiles linear_tiles(const LinearArgs& args, uint8_t* rows);
 }
 
 }  // namespace flare

@@ -30,9 +30,6 @@ constexpr int kBf16RowBytes = 64;
 constexpr int kBf16RowBytes = 128;
 #endif
 
-// Row pitch of a block that holds `rows` rows: few rows stay dense, many are ready for tiles.
-FLARE_INLINE int row_pitch(int rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : 16; }
-
 FLARE_INLINE int rows_in_block(const Span& span, int block) {
   const int left = span.rows - block * kBlockRows;
   return left < kBlockRows ? left : kBlockRows;
@@ -97,12 +94,11 @@ namespace flare {
 namespace FLARE_ISA_NS {
 
 static void convert_row(const LinearArgs& args, const Span& span, int groups, int index,
-                        TileUse& use) {
+                        const float* x, TileUse& use) {
   const int block = index / kBlockRows, row = index % kBlockRows;
   const int pitch = row_pitch(rows_in_block(span, block));
   const int row_bytes = group_row_bytes(span.numerics);
   uint8_t* out = block_base(span, groups, block);
-  const float* x = args.x + (span.first + index) * args.ldx;
   if (span.numerics == Numerics::bf16_g32) {
     convert_row_g32(x, out, groups, pitch, row, args.layout == Layout::q4p16, use);
     return;
@@ -134,13 +130,17 @@ static Spans make_spans(const LinearArgs& args, int groups, uint8_t* base) {
           2};
 }
 
+// x: the floats of the first of `rows`.
 static void convert_rows(const LinearArgs& args, const Spans& spans, int groups, Share rows,
-                         TileUse& use) {
+                         const float* x, TileUse& use) {
   for (int i = 0; i < spans.count; ++i) {
     const Span& span = spans.span[i];
     const int begin = rows.begin > span.first ? rows.begin - span.first : 0;
     const int end = rows.end - span.first < span.rows ? rows.end - span.first : span.rows;
-    for (int index = begin; index < end; ++index) convert_row(args, span, groups, index, use);
+    for (int index = begin; index < end; ++index) {
+      const float* from = x + (span.first + index - rows.begin) * args.ldx;
+      convert_row(args, span, groups, index, from, use);
+    }
   }
 }
 

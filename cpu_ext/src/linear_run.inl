@@ -102,21 +102,23 @@ FLARE_INLINE int piece_units(const LinearArgs& args, int units, int unit, int th
   return grain;
 }
 
-void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
+void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, Crew& crew) {
   if (args.rows == 0) return;
   const int groups = ceil_div(args.k, kGroup);
   const ThreadArea area(groups);
-  uint8_t* own = scratch + align64(span_bytes(args.rows + 2 * kBlockRows, groups) + kSlack) +
-                 static_cast<size_t>(tid) * area.bytes;
+  uint8_t* const own = scratch.own;
+  const int open = args.rows - args.converted;
   // One row is converted by every thread for itself: cheaper than waiting for each other. But only
   // while it holds a piece: then no later phase can have overwritten the row.
-  bool convert_own = args.rows == 1;
-  const Spans spans = make_spans(args, groups, convert_own ? own + area.row : scratch);
+  bool convert_own = open == 1 && args.rows == 1;
+  const Spans spans = make_spans(args, groups, convert_own ? own + area.row : scratch.rows);
   TileUse use;
   Share piece;
-  if (!convert_own) {
-    crew_begin(crew, tid, args.rows, ceil_div(args.rows, crew_threads(crew) * kPieces));
-    while (crew_next(crew, tid, &piece)) convert_rows(args, spans, groups, piece, use);
+  if (!convert_own && open > 0) {
+    crew_begin(crew, tid, open, ceil_div(open, crew_threads(crew) * kPieces));
+    while (crew_next(crew, tid, &piece)) {
+      convert_rows(args, spans, groups, piece, args.x + piece.begin * args.ldx, use);
+    }
   }
   const auto work_on = [&](const LinearArgs& weight) {
     return Work{weight, groups, static_cast<size_t>(groups) * block_bytes(weight.layout),
@@ -132,10 +134,31 @@ void linear_run(const LinearArgs& args, uint8_t* scratch, int tid, Crew& crew) {
   const int units = ceil_div(args.n, kPanel * unit);
   crew_begin(crew, tid, units, piece_units(args, units, unit, crew_threads(crew)));
   while (crew_next(crew, tid, &piece)) {
-    if (convert_own) convert_rows(args, spans, groups, Share{0, 1}, use);
+    if (convert_own) convert_rows(args, spans, groups, Share{0, 1}, args.x, use);
     convert_own = false;
     walk_panels(work, prompt_work, spans, piece, unit, use);
   }
+}
+
+void linear_convert(const LinearArgs& args, uint8_t* rows, const float* x, Share share) {
+  const int groups = ceil_div(args.k, kGroup);
+  TileUse use;
+  convert_rows(args, make_spans(args, groups, rows), groups, share, x, use);
+}
+
+RowTiles linear_tiles(const LinearArgs& args, uint8_t* rows) {
+  RowTiles tiles;
+#if defined(FLARE_TILES)
+  const int groups = ceil_div(args.k, kGroup);
+  const Spans spans = make_spans(args, groups, rows);
+  const Span& last = spans.span[spans.count - 1];
+  if (last.numerics == Numerics::bf16_t32 && args.generated_rows < args.rows) {
+    tiles = {last.base, last.first, last.rows, args.generated_rows, groups};
+  }
+#else
+  (void)args, (void)rows;
+#endif
+  return tiles;
 }
 
 }  // namespace FLARE_ISA_NS

@@ -61,6 +61,32 @@ static void finish_pair(const LinearArgs& args, int first_row, int rows, int pan
   }
 }
 
+#if defined(FLARE_TILES)
+
+// The same for a gate and an up panel, into the tiles that the next linear reads.
+template <Activation A, bool Bias>
+static void finish_tiles(const LinearArgs& args, int first_row, int rows, int panel,
+                         const float* sums) {
+  const int half = panel / 2 % 2 * 32;  // of a row's 64 bytes in a group
+  const V left = Bias ? load(args.bias + panel * kPanel) : zero();
+  const V right = Bias ? load(args.bias + (panel + 1) * kPanel) : zero();
+  uint8_t* y = nullptr;
+  for (int r = 0; r < rows; ++r, y += 64, sums += kPanel) {
+    if (r == 0 || starts_block(args.tiles, first_row + r)) {
+      y = tile_row(args.tiles, first_row + r, panel / 4) + half;
+    }
+    V first = load(sums), second = load(sums + kSumStride);
+    if constexpr (Bias) {
+      first = first + left;
+      second = second + right;
+    }
+    const V gate = A == Activation::silu_mul ? silu(first) : gelu_tanh(first);
+    store_bf16(y, gate * second);
+  }
+}
+
+#endif
+
 using FinishPair = void (*)(const LinearArgs&, int, int, int, const float*);
 
 template <Activation A>
@@ -69,19 +95,53 @@ static FinishPair finish_pair_for(const LinearArgs& args) {
   return args.residual ? finish_pair<A, false, true> : finish_pair<A, false, false>;
 }
 
-static FinishPair finish_pair_for(const LinearArgs& args) {
-  switch (args.activation) {
-    case Activation::silu_mul: return finish_pair_for<Activation::silu_mul>(args);
-    case Activation::gelu_mul: return finish_pair_for<Activation::gelu_mul>(args);
-    default: return finish_pair_for<Activation::none>(args);
-  }
+#if defined(FLARE_TILES)
+template <Activation A>
+static FinishPair finish_tiles_for(const LinearArgs& args) {
+  return args.bias ? finish_tiles<A, true> : finish_tiles<A, false>;
 }
+#endif
+
+// Finishes rows of whole pairs of panels: as floats, and as tiles where those are wanted.
+class Finish {
+ public:
+  explicit Finish(const LinearArgs& args) : args_(args), begin_(args.rows) {
+    switch (args.activation) {
+      case Activation::silu_mul: floats_ = finish_pair_for<Activation::silu_mul>(args); break;
+      case Activation::gelu_mul: floats_ = finish_pair_for<Activation::gelu_mul>(args); break;
+      default: floats_ = finish_pair_for<Activation::none>(args);
+    }
+#if defined(FLARE_TILES)
+    if (args.tiles.base == nullptr) return;
+    begin_ = args.tiles.begin;
+    tiles_ = args.activation == Activation::silu_mul ? finish_tiles_for<Activation::silu_mul>(args)
+                                                     : finish_tiles_for<Activation::gelu_mul>(args);
+#endif
+  }
+
+  void operator()(int first_row, int rows, int panel, const float* sums) const {
+    const int before = begin_ - first_row, floats = before < rows ? before : rows;
+    if (floats > 0) floats_(args_, first_row, floats, panel, sums);
+#if defined(FLARE_TILES)
+    if (before >= rows) return;
+    const int skip = before > 0 ? before : 0;
+    tiles_(args_, first_row + skip, rows - skip, panel, sums + skip * kPanel);
+#endif
+  }
+
+ private:
+  const LinearArgs& args_;
+  FinishPair floats_;
+  FinishPair tiles_ = nullptr;
+  int begin_;  // first row of tiles
+};
 
 // Finishes `rows` rows of the panels from accumulators kept as [panel][16][16].
 static void finish_rows(const LinearArgs& args, int first_row, int rows, Panels panels,
                         const float* sums) {
   if (panels.count == 2 && (panels.first + 2) * kPanel <= args.n) {
-    finish_pair_for(args)(args, first_row, rows, panels.first, sums);
+    const Finish finish(args);
+    finish(first_row, rows, panels.first, sums);
     return;
   }
   for (int r = 0; r < rows; ++r, sums += kPanel) {

@@ -34,13 +34,16 @@ struct LinearCall {
   LinearArgs args;
   const Context* context;
   Region scratch;
+  size_t rows_bytes, thread_bytes;
 };
 
 void run_linear(LinearCall& call) {
   const auto body = [](void* argument, int tid) {
     LinearCall& c = *static_cast<LinearCall*>(argument);
     ThreadPool& pool = c.context->pool();
-    linear(c.context->isa(), c.args, c.scratch.data(), tid, pool.crew());
+    uint8_t* const rows = c.scratch.data();
+    const LinearScratch scratch{rows, rows + c.rows_bytes + tid * c.thread_bytes};
+    linear(c.context->isa(), c.args, scratch, tid, pool.crew());
   };
   const nb::gil_scoped_release release;
   call.context->pool().run(body, &call);
@@ -117,7 +120,10 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
   a.residual = residual ? (in_place ? y.get() : residual->data()) : nullptr;
   a.y = y.get();
   a.ldr = a.ldy = static_cast<int64_t>(width);
-  call.scratch = Region(linear_scratch_bytes(a.rows, k, n, context.pool().threads()));
+  call.rows_bytes = linear_rows_bytes(a.rows, k);
+  call.thread_bytes = linear_thread_bytes(k);
+  const size_t threads = static_cast<size_t>(context.pool().threads());
+  call.scratch = Region(call.rows_bytes + threads * call.thread_bytes);
   run_linear(call);
   float* data = y.release();
   const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });

@@ -25,7 +25,8 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  // Runs the program on the rows that the context's inputs hold. Allocates nothing. Throws
+  // Runs the program on the rows that the context's inputs hold. What only the next launch reads may
+  // be kept elsewhere than in the arena (link_feeds). Allocates nothing. Throws
   // std::invalid_argument, before anything runs, when counts or inputs are out of range.
   void replay(const BatchShape& shape);
 
@@ -47,6 +48,9 @@ class Executable {
   template <typename F>
   void share(int tid, int64_t total, int64_t pieces, const F& body);
   int rows(Rows rows) const;
+  void norm_into(const NormStep& step, int tid);
+  LinearArgs linear_args(const LinearStep& step) const;
+  LinearScratch linear_scratch(const LinearStep& step, int tid) const;
 
   struct alignas(64) Counter {
     std::atomic<int> value{0};
@@ -57,6 +61,7 @@ class Executable {
   std::vector<Step> steps_;
   int64_t vocab_ = 0;      // ids below it have an embedding; 0: the program embeds nothing
   int64_t angles_ = 0;     // positions below it have an angle; 0: no rope
+  size_t rows_bytes_ = 0, thread_bytes_ = 0;  // of LinearScratch; two places for rows, then threads
   AttentionPlan plan_;
   std::vector<Counter> merges_;  // per split item and kv head: partitions done
   BatchShape shape_{};

@@ -40,9 +40,19 @@ struct Domain {
 
 enum class Rows { tokens, logits };
 
+// Rows of a linear that the launch before leaves converted, instead of writing floats.
+enum class Fed { none, prompt, all };
+
+struct LinearStep {
+  LinearArgs args;  // what depends on the batch is set at the replay
+  Rows rows;
+  Fed fed;                  // see link_feeds
+  int area;                 // which of two places its converted rows have
+  const LinearStep* feeds;  // the next step, or null
+};
+
 // Steps cut their rows into `pieces` for each thread. A launch may say how many, and other
 // parameters of its kernel (engine/kernels/parameters.py): they change no bit.
-
 struct EmbedStep {
   Layout layout;
   const uint8_t* weight;
@@ -54,10 +64,7 @@ struct NormStep {
   RmsNormArgs args;
   Rows rows;
   int pieces;
-};
-struct LinearStep {
-  LinearArgs args;  // rows and generated_rows are set at the replay
-  Rows rows;
+  const LinearStep* feeds;  // the next step, or null
 };
 struct RopeStep {
   RopeStoreArgs args;
@@ -81,5 +88,9 @@ using Step =
 // the weights' sizes. Throws std::invalid_argument that names the launch and the fault.
 std::vector<Step> read_launches(const std::vector<LaunchSpec>& launches, const Context& context,
                                 const Domain& domain, const std::vector<WeightView>& weights);
+
+// Finds launches whose output only the linear behind them reads: they convert the rows at once, and
+// the floats are never written. `steps` keep their addresses from here on.
+void link_feeds(std::vector<Step>& steps, const Domain& domain, Isa isa);
 
 }  // namespace flare
