@@ -9,6 +9,8 @@ from app.bench.compare.svg import element, label, picture, text
 from app.bench.compare.table import interval, signed
 
 ROW = 26.0
+REACHES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""Shares at the ends of the scale; intervals that reach further end there."""
 PLOT = (250.0, 600.0)  # where the scale lies
 
 
@@ -16,7 +18,7 @@ def forest(report: Report, cell: CellReport) -> str:
     """Paired differences with their intervals; right of the middle, the second leg is better."""
     rows = [d for d in cell.differences if d.estimate is not None]
     ends = [abs(end) for d in rows for end in (d.low, d.high) if end is not None]
-    reach = min(1.0, max([0.01, *ends]))
+    reach = next(step for step in REACHES if step >= min(1.0, max([0.0, *ends])))
     bottom = 34 + ROW * len(rows)
     base, other = report.pair
     middle = sum(PLOT) / 2

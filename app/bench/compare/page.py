@@ -14,6 +14,8 @@ from app.bench.compare.svg import element, text
 from app.bench.compare.table import (
     amount,
     count_rows,
+    forecast_heads,
+    forecast_rows,
     interval,
     loading_rows,
     power_line,
@@ -143,23 +145,10 @@ def _row(found: Difference, legs: Sequence[str]) -> tuple[str, list[str]]:
 
 def _forecast(report: Report, cell: CellReport) -> str:
     """What the core's step times foretell, beside what was measured."""
-    if cell.forecast is None:
+    rows = [("", row) for row in forecast_rows(report, cell)]
+    if not rows:
         return ""
-    rows = []
-    for found in cell.differences:
-        told = [cell.forecast.get(leg, {}).get(found.metric) for leg in report.pair]
-        if any(value is not None for value in told):
-            shown = [f"{found.title}, {found.unit}"]
-            for leg, value in zip(report.pair, told, strict=True):
-                measured = found.medians[leg]
-                shown += ["-" if value is None else amount(found, value), amount(found, measured)]
-                off = None if value is None or not measured else value / measured - 1
-                shown.append(signed(off))
-            rows.append(("", shown))
-    heads = [""]
-    for leg in report.pair:
-        heads += [f"{leg}, forecast", "measured", "off by"]
-    return element("h3", "Forecast and measurement") + table("", heads, rows) if rows else ""
+    return element("h3", "Forecast and measurement") + table("", forecast_heads(report), rows)
 
 
 def _loading(report: Report) -> Iterator[str]:

@@ -17,6 +17,7 @@ def report_text(report: Report) -> str:
         tables = [_heat_map(report)]
     else:
         tables = [_cell(report, cell) for cell in report.cells]
+        tables += [_forecast(report, cell) for cell in report.cells if cell.forecast]
     said = "\n".join(_said(report))
     return f"{text_of([*tables, _loading(report)])}\n{said}\n\n{report.verdict.sentence}\n"
 
@@ -60,6 +61,37 @@ def _cell(report: Report, cell: CellReport) -> Table:
         )
     for name, values in count_rows(report, cell):
         table.add_row(name, *values, "", "", "")
+    return table
+
+
+def forecast_rows(report: Report, cell: CellReport) -> list[list[str]]:
+    """For each metric that was foretold: of each leg forecast, measurement, and how far off."""
+    rows = []
+    for found in cell.differences:
+        told = [(cell.forecast or {}).get(leg, {}).get(found.metric) for leg in report.pair]
+        if all(value is None for value in told):
+            continue
+        row = [f"{found.title}, {found.unit}"]
+        for leg, value in zip(report.pair, told, strict=True):
+            measured = found.medians[leg]
+            off = None if value is None or not measured else value / measured - 1
+            row.append("-" if value is None else amount(found, value))
+            row += [amount(found, measured), signed(off)]
+        rows.append(row)
+    return rows
+
+
+def forecast_heads(report: Report) -> list[str]:
+    """Of the columns of ``forecast_rows``."""
+    return [""] + [h for leg in report.pair for h in (f"{leg}, forecast", "measured", "off by")]
+
+
+def _forecast(report: Report, cell: CellReport) -> Table:
+    table = Table(title=f"\n{cell.name} streams: forecast", title_justify="left", box=None)
+    for i, head in enumerate(forecast_heads(report)):
+        table.add_column(head, justify="right" if i else "left")
+    for row in forecast_rows(report, cell):
+        table.add_row(*row)
     return table
 
 

@@ -141,3 +141,15 @@ def test_servers_that_differ_in_their_limits_are_noted() -> None:
     (line,) = notes({"separate": CONFIG, "mixed": other})
     assert "kv_blocks: 100 (separate), 90 (mixed)" in line and "FLARE_KV_CACHE_MEMORY" in line
     assert notes({"separate": CONFIG, "mixed": CONFIG}) == ()
+
+
+def test_a_forecast_stands_beside_the_measurement() -> None:
+    plain = report()
+    assert "orecast" not in page(plain) + report_text(plain)
+    told = {"separate": {"tok_s": 110.0}, "mixed": {"tok_s": 95.0, "unknown": 1.0}}
+    cell = msgspec.structs.replace(plain.cells[0], forecast=told)
+    made = msgspec.structs.replace(plain, cells=(cell,))
+    found = read(page(made)).text
+    assert "Forecast and measurement" in found and "110.0" in found and "+10.0 %" in found
+    shown = report_text(made)
+    assert "separate, forecast" in shown and "95.0" in shown and "unknown" not in shown
