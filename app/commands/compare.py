@@ -14,7 +14,7 @@ from msgspec import structs
 from app import values
 from app.bench.compare.analysis import corrected, decisive, repeats_needed
 from app.bench.compare.cells import Cell, grid_cells, load_cells
-from app.bench.compare.forecasts import Forecast, forecasts
+from app.bench.compare.forecasts import forecasts
 from app.bench.compare.page import page
 from app.bench.compare.power import open_meter
 from app.bench.compare.progress import show_progress
@@ -83,7 +83,7 @@ def _measure(ask: Ask, directory: Path) -> Report:
     try:
         with show_progress(ask.comparison.units) as advance:
             compare_legs(ask.comparison, results, advance)
-        ask = structs.replace(ask, forecasts=_forecasts(ask.comparison))
+        ask = structs.replace(ask, forecasts=forecasts(ask.comparison.core, ask.comparison.cells))
         error = None
     except Exception as exc:
         error = str(exc)
@@ -92,10 +92,6 @@ def _measure(ask: Ask, directory: Path) -> Report:
         report = build(ask, results, date, time.monotonic() - began, error)
         _keep(report, directory)
     return report
-
-
-def _forecasts(comparison: Comparison) -> Mapping[str, Forecast]:
-    return forecasts(comparison.core, comparison.cells, comparison.pairs)
 
 
 def _keep(report: Report, directory: Path) -> None:
