@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from engine.core.schema import Graph, Kernel, ModelSpec, TuningRecord
 from engine.export.capture import Recorder, WeightShape
-from engine.export.graphs import GraphShape
+from engine.export.graphs import LADDER, GraphShape
 from engine.export.memory_plan import plan_memory
 from engine.export.tuning.records import TuningTable, choose_cpu_kernel
 from engine.ir.program import Program, Space
@@ -65,4 +65,5 @@ def _graph(shape: GraphShape, program: Program, table: TuningTable) -> Graph:
         tuning=table.add(shape.id, program),
         layouts=tuple(layouts),
         workspace_bytes=program.arena_bytes,
+        reason=LADDER,
     )

@@ -9,6 +9,8 @@ PREFILL_STEPS = (32, 4)
 MIXED_STEPS = (64, 4)
 DECODE_STEPS = (1, 2)
 """Smallest capacity and the ratio to the next one; the limit itself is always the last."""
+LADDER = "heuristic: powers of two up to the limit"
+"""Why these capacities, for people."""
 LOGITS_ROWS = 64
 """Logits rows that a prefill or mixed graph takes at least, for log probabilities of prompts."""
 

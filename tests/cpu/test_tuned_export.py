@@ -173,6 +173,24 @@ def test_a_kill_at_any_moment_leaves_a_journal_to_go_on_from(folder: Path, tmp_p
     assert not journal_path(output).exists()
 
 
+def test_ctrl_c_says_how_to_go_on(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "t.core"
+    command = [
+        sys.executable, "-m", "app.cli", "export", str(folder), "--output", str(output),
+        "--tuning", "audit", "--quantization", "int4", "--threads", "1",
+    ]  # fmt: skip
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "Timing kernels" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    assert "hint: the same command with --resume goes on from here" in said
+    assert names(tmp_path) == ["t.core.journal"]
+
+
 class Model:
     """A tiny quantised model on the bench, and its largest mixed program."""
 
