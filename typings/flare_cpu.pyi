@@ -195,12 +195,13 @@ def test_linear(
     in_place: bool = False,
     pieces: int = 0,
     run: int = 0,
+    own: int = 0,
     prompt_weight: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.float32]:
     """One linear through the context's ISA path (for kernel tests).
 
     Rows [0, generated_rows) (default: all) use ``numerics``, the others ``prompt_numerics``
     (default: the same). in_place: the residual is read from the output array.
-    pieces and run: parameters of its kernel (engine/kernels/parameters.py), 0 for none.
+    pieces, run and own: parameters of its kernel (engine/kernels/parameters.py), 0 for none.
     prompt_weight: the weight as bf16p16, which the other rows read then.
     """

@@ -249,6 +249,7 @@ void read_linear_shape(const Reader& r, LinearArgs& a) {
   a.prompt = read_class(r, "prompt_class", a.layout);
   a.generated = read_class(r, "generated_class", a.layout);
   a.pieces = r.pieces(0);
+  a.own = r.parameter("own", 1, kMaxOwn, 0);
   a.run = r.parameter("run", 2, kMaxRun, 0);
   if (a.run % 2 != 0) r.fail("run must be even, not " + std::to_string(a.run));
 }
@@ -263,7 +264,7 @@ void read_prompt_weight(const Reader& r, LinearArgs& a) {
 
 Step read_linear(const Reader& r) {
   r.expect_attributes({"n", "k", "layout", "activation", "bias", "residual", "prompt_class",
-                       "generated_class", "rows", "pieces", "run", "prompt_layout"});
+                       "generated_class", "rows", "pieces", "run", "own", "prompt_layout"});
   const bool bias = r.flag("bias"), residual = r.flag("residual");
   const bool second = r.has("prompt_layout");  // of the weight, for rows of the prompt role
   r.expect_operands(2 + size_t{second} + size_t{bias} + size_t{residual}, 1);

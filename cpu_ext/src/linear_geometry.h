@@ -56,7 +56,7 @@ static inline size_t span_bytes(int rows, int groups) {
   return padded * g32_row_bytes(groups) + kSlack;
 }
 
-// One thread's area: one converted row, a pair of panels as tiles, accumulators.
+// One thread's area: up to kMaxOwn converted rows, a pair of panels as tiles, accumulators.
 struct ThreadArea {
   size_t row, tiles, sums, bytes;
   explicit ThreadArea(int groups) {

@@ -108,10 +108,11 @@ void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, C
   const ThreadArea area(groups);
   uint8_t* const own = scratch.own;
   const int open = args.rows - args.converted;
-  // One row is converted by every thread for itself: cheaper than waiting for each other. But only
-  // while it holds a piece: then no later phase can have overwritten the row.
-  bool convert_own = open == 1 && args.rows == 1;
-  const Spans spans = make_spans(args, groups, convert_own ? own + area.row : scratch.rows);
+  // A few rows of one class are converted by every thread for itself: cheaper than waiting for each
+  // other. But only while it holds a piece: then no later phase can have overwritten the rows.
+  const Spans shared = make_spans(args, groups, scratch.rows);
+  bool convert_own = args.converted == 0 && (args.rows == 1 || (args.rows <= args.own && shared.count == 1));
+  const Spans spans = convert_own ? make_spans(args, groups, own + area.row) : shared;
   TileUse use;
   Share piece;
   if (!convert_own && open > 0) {
@@ -134,7 +135,7 @@ void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, C
   const int units = ceil_div(args.n, kPanel * unit);
   crew_begin(crew, tid, units, piece_units(args, units, unit, crew_threads(crew)));
   while (crew_next(crew, tid, &piece)) {
-    if (convert_own) convert_rows(args, spans, groups, Share{0, 1}, args.x, use);
+    if (convert_own) convert_rows(args, spans, groups, Share{0, args.rows}, args.x, use);
     convert_own = false;
     walk_panels(work, prompt_work, spans, piece, unit, use);
   }

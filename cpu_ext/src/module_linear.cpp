@@ -62,8 +62,9 @@ void check_linear(const LinearArgs& a, const Array<const float, 2>& x, const Byt
       reinterpret_cast<uintptr_t>(weight.data()) % 64 != 0) {
     throw std::invalid_argument("weight must have the packed size and be 64-byte aligned");
   }
-  if (a.pieces < 0 || a.pieces > kMaxPieces || a.run < 0 || a.run > kMaxRun || a.run % 2 != 0) {
-    throw std::invalid_argument("pieces or run is out of range");
+  if (a.pieces < 0 || a.pieces > kMaxPieces || a.run < 0 || a.run > kMaxRun || a.run % 2 != 0 ||
+      a.own < 0 || a.own > kMaxOwn) {
+    throw std::invalid_argument("pieces, run or own is out of range");
   }
   if (a.generated_rows < 0 || a.generated_rows > a.rows) {
     throw std::invalid_argument("generated_rows is out of range");
@@ -77,7 +78,7 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
                        const std::optional<Array<const float, 2>>& residual,
                        const std::string& activation, std::optional<int> generated_rows,
                        const std::optional<std::string>& prompt_numerics, bool in_place,
-                       int pieces, int run, const std::optional<Bytes>& prompt_weight) {
+                       int pieces, int run, int own, const std::optional<Bytes>& prompt_weight) {
   LinearCall call{};
   call.context = &context;
   LinearArgs& a = call.args;
@@ -102,6 +103,7 @@ nb::object test_linear(const Context& context, const Array<const float, 2>& x,
   }
   a.pieces = pieces;
   a.run = run;
+  a.own = own;
   check_linear(a, x, weight);
   const size_t width = static_cast<size_t>(a.activation == Activation::none ? n : n / 2);
   const size_t rows = static_cast<size_t>(a.rows);
@@ -138,7 +140,7 @@ void bind_linear(nb::module_& m) {
         nb::arg("numerics"), nb::arg("bias") = nb::none(), nb::arg("residual") = nb::none(),
         nb::arg("activation") = "none", nb::arg("generated_rows") = nb::none(),
         nb::arg("prompt_numerics") = nb::none(), nb::arg("in_place") = false, nb::arg("pieces") = 0,
-        nb::arg("run") = 0, nb::arg("prompt_weight") = nb::none());
+        nb::arg("run") = 0, nb::arg("own") = 0, nb::arg("prompt_weight") = nb::none());
 }
 
 }  // namespace flare

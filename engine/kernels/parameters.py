@@ -8,6 +8,8 @@ linear, rms_norm, embed, rope_store_kv, gather_rows
     over pieces of others. A piece of a linear is at least two panels of 16 columns.
 linear
     run: panels that rows of class bf16_g32 walk together when they are alone in the launch.
+    own: up to so many rows of one class, each thread converts the activations for itself, instead
+    of sharing that and waiting for the others.
 paged_attention
     claim: work items (queries of a sequence and KV head) that a thread takes at a time.
 """
@@ -37,7 +39,7 @@ PARAMETERS: Mapping[str, Mapping[str, Parameter]] = MappingProxyType(
     {
         "embed": {"pieces": PIECES},
         "rms_norm": {"pieces": PIECES},
-        "linear": {"pieces": PIECES, "run": Parameter(2, 8, 2)},
+        "linear": {"pieces": PIECES, "run": Parameter(2, 8, 2), "own": Parameter(1, 8)},
         "rope_store_kv": {"pieces": PIECES},
         "paged_attention": {"claim": Parameter(1, 256)},
         "gather_rows": {"pieces": PIECES},

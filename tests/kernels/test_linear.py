@@ -264,36 +264,43 @@ def test_the_emulated_fma_rounds_once(values: tuple[float, float, float]) -> Non
     assert abs(Fraction(float(found)) - exact) <= Fraction(float(np.spacing(np.abs(found)))) / 2
 
 
-CUTS = [(pieces, run) for pieces in (0, 1, 5, 256) for run in (0, 2, 4, 8)]
+CUTS = [(pieces, run, run) for pieces in (0, 1, 5, 256) for run in (0, 2, 4, 8)]
 """Parameters of a linear's kernel; 0: absent."""
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("layout", "generated", "prompt"), MIXED)
 def test_parameters_do_not_change_a_bit(isa: str, layout: str, generated: str, prompt: str) -> None:
-    w = weight(layout, 224, 64)
-    for activation in ("none", "silu_mul"):
-        for rows, count in [(1, 1), (7, 7), (20, 20), (20, 6), (45, 0), (45, 3)]:
+    few, many = [(8, 8), (5, 0), (6, 2)], [(1, 1), (3, 3), (20, 20), (20, 6), (45, 3)]
+    for w, activation, batches in (
+        (weight(layout, 224, 64), "none", few + many),
+        (weight(layout, 224, 64), "silu_mul", few + many),
+        (weight(layout, 96, 1056), "none", few),
+    ):
+        for rows, count in batches:
             x = activations(rows, w.k)
             expected, *found = (
                 flare_cpu.test_linear(
                     context(isa, threads), x, w.packed, w.layout, w.n, w.k, generated,
-                    None, None, activation, count, prompt, pieces=pieces, run=run,
+                    None, None, activation, count, prompt, pieces=pieces, run=run, own=own,
                 )
                 for threads, cuts in ((1, CUTS[:1]), (2, CUTS), (3, CUTS[5:10]))
-                for pieces, run in cuts
+                for pieces, run, own in cuts
             )  # fmt: skip
             for other in found:
                 assert_same_bits(other, expected)
 
 
-@pytest.mark.parametrize(("pieces", "run"), [(-1, 0), (257, 0), (0, 1), (0, 3), (0, 10), (0, -2)])
-def test_parameters_out_of_range_are_refused(pieces: int, run: int) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "run", "own"),
+    [(-1, 0, 0), (257, 0, 0), (0, 1, 0), (0, 3, 0), (0, 10, 0), (0, -2, 0), (0, 0, 9), (0, 0, -1)],
+)
+def test_parameters_out_of_range_are_refused(pieces: int, run: int, own: int) -> None:
     w = weight("q4p16", 48, 96)
-    with pytest.raises(ValueError, match="pieces or run"):
+    with pytest.raises(ValueError, match="pieces, run or own"):
         flare_cpu.test_linear(
             context(ISAS[-1], 1), activations(1, 96), w.packed, w.layout, w.n, w.k, "bf16_g32",
-            pieces=pieces, run=run,
+            pieces=pieces, run=run, own=own,
         )  # fmt: skip
 
 

@@ -46,12 +46,13 @@ struct LinearArgs {
   // How the work is cut; changes no bit. 0: by the numbers of rows, panels and threads.
   int pieces = 0;  // pieces of panels per thread, 1 to kMaxPieces
   int run = 0;     // panels that bf16_g32 alone walks together: even, 2 to kMaxRun
+  int own = 0;     // rows of one class that each thread converts for itself, up to kMaxOwn
   // The same weight once more, as rows of the prompt role read it; null: they read w. Needs
   // classes that differ.
   const uint8_t* prompt_w = nullptr;
   Layout prompt_layout = Layout::bf16p16;
 };
-constexpr int kMaxPieces = 256, kMaxRun = 8;
+constexpr int kMaxPieces = 256, kMaxRun = 8, kMaxOwn = 8;
 
 // Working memory of a linear, 64-byte aligned.
 struct LinearScratch {

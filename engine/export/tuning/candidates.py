@@ -26,10 +26,12 @@ AUDIT: Mapping[str, Values] = {
 }
 RUNS = (2, 4)
 """Values of a linear's ``run``, where all rows are generated ones of ``LONG_RUN``."""
+MOST_OWN = 8
+"""Most rows that threads may convert for themselves."""
 
 
-def candidates(launch: Launch, role: Role, profile: Tuning) -> tuple[str, ...]:
-    """Return the kernel ids to try for a launch of a role; the first is the one it names.
+def candidates(launch: Launch, role: Role, rows: int, profile: Tuning) -> tuple[str, ...]:
+    """Return the kernel ids to try for so many rows of a role; the first is the launch's own.
 
     ``balanced`` changes one parameter at a time, ``audit`` tries all combinations.
     """
@@ -38,6 +40,8 @@ def candidates(launch: Launch, role: Role, profile: Tuning) -> tuple[str, ...]:
     values = dict((AUDIT if profile == "audit" else BALANCED).get(launch.op, {}))
     if role == "generated" and launch.attrs.get("generated_class") == LONG_RUN:
         values["run"] = RUNS
+    if launch.op == "linear" and role != "mixed" and 1 < rows <= MOST_OWN:
+        values["own"] = (MOST_OWN,)
     cuts = _all(values) if profile == "audit" else _one_at_a_time(values)
     return (launch.kernel, *(variant_id(launch.kernel, cut) for cut in cuts))
 

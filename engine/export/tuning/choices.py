@@ -51,7 +51,8 @@ def questions(
     batch = row_class.batch(max_model_len)
     for shape, launches in by_shape(program).items():
         open_ended = row_symbol(program, launches[0]) == "logits" and row_class.role != "generated"
-        options = candidates(launches[0], row_class.role, "fast" if open_ended else profile)
+        tried = "fast" if open_ended else profile
+        options = candidates(launches[0], row_class.role, batch.rows, tried)
         yield (
             shape,
             Question(

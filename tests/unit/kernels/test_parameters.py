@@ -32,7 +32,7 @@ def test_an_id_that_would_not_be_written_is_refused(suffix: str) -> None:
     [
         (f"{LINEAR}@pieces=0", "pieces must be 1 to 256 in steps of 1, found 0"),
         (f"{LINEAR}@run=3", "run must be 2 to 8 in steps of 2, found 3"),
-        (f"{LINEAR}@claim=2", "no parameter 'claim'; linear takes pieces, run"),
+        (f"{LINEAR}@claim=2", "no parameter 'claim'; linear takes pieces, run, own"),
         ("cpu.rms_norm@run=2", "no parameter 'run'; rms_norm takes pieces"),
         ("cpu.paged_attention@claim=257", "claim must be 1 to 256"),
         ("cpu.nothing@pieces=2", "is not one of this CPU device's"),
