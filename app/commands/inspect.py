@@ -124,7 +124,7 @@ def _tuning(found: Mapping[str, Any]) -> Table:
     rows = (
         (
             record["key"],
-            record["winner"].partition("@")[2] or "heuristic",
+            _winner(record),
             record["candidates"],
             "-" if record["gain"] is None else f"{100 * record['gain']:.1f} %",
             record["reason"],
@@ -133,6 +133,14 @@ def _tuning(found: Mapping[str, Any]) -> Table:
         for record in found["tuning"]
     )
     return _table("tuning", columns, rows)
+
+
+def _winner(record: Mapping[str, Any]) -> str:
+    """The winner's parameters, or its name where another kernel than the heuristic's won."""
+    winner: str = record["winner"]
+    if winner == record["tried"][0]["kernel"]:
+        return "heuristic"
+    return winner.partition("@")[2] or winner
 
 
 def _summary(selection: Mapping[str, Any]) -> str:
