@@ -111,7 +111,8 @@ void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, C
   // A few rows of one class are converted by every thread for itself: cheaper than waiting for each
   // other. But only while it holds a piece: then no later phase can have overwritten the rows.
   const Spans shared = make_spans(args, groups, scratch.rows);
-  bool convert_own = args.converted == 0 && (args.rows == 1 || (args.rows <= args.own && shared.count == 1));
+  bool convert_own = args.converted == 0 && args.rows <= (args.own > 0 ? args.own : kMaxOwn) &&
+                     (args.rows == 1 || shared.count == 1);
   const Spans spans = convert_own ? make_spans(args, groups, own + area.row) : shared;
   TileUse use;
   Share piece;

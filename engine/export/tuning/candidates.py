@@ -27,7 +27,7 @@ AUDIT: Mapping[str, Values] = {
 RUNS = (2, 4)
 """Values of a linear's ``run``, where all rows are generated ones of ``LONG_RUN``."""
 MOST_OWN = 8
-"""Most rows that threads may convert for themselves."""
+"""Most rows that threads convert for themselves; ``own`` 1 lets them share that work instead."""
 
 
 def candidates(launch: Launch, role: Role, rows: int, profile: Tuning) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def candidates(launch: Launch, role: Role, rows: int, profile: Tuning) -> tuple[
     if role == "generated" and launch.attrs.get("generated_class") == LONG_RUN:
         values["run"] = RUNS
     if launch.op == "linear" and role != "mixed" and 1 < rows <= MOST_OWN:
-        values["own"] = (MOST_OWN,)
+        values["own"] = (1,)
     cuts = _all(values) if profile == "audit" else _one_at_a_time(values)
     return (launch.kernel, *(variant_id(launch.kernel, cut) for cut in cuts))
 
