@@ -19,10 +19,10 @@ from engine.load.select import LoadLimits, Selection, select
 def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any]:
     """Open and validate a core and resolve the request against it, at the core's own limits.
 
-    Returns JSON values: identity, model, limits, default_mixed, graphs (each with ``retained``
-    and the reason why not), kernels, tuning, storage, sections, and ``selection`` with what is
-    captured, retained and pruned. Storage is not hashed (``engine.verification`` does). Raises
-    CoreError, or SelectionError when the request is refused.
+    Returns JSON values: identity, model, limits, default_mixed, graphs (each with ``retained``,
+    the reason why not, and its canary), kernels, tuning, machines, step times, storage, sections,
+    and ``selection`` with what is captured, retained and pruned. Storage is not hashed
+    (``engine.verification`` does). Raises CoreError, or SelectionError when the request is refused.
     """
     with open_core(path, hash_storage=False) as core:
         manifest = core.manifest
@@ -41,9 +41,11 @@ def inspect_core(path: Path, mixed_prefill: bool | None = None) -> dict[str, Any
             "model": encode(manifest.model),
             "limits": encode(manifest.limits),
             "default_mixed": manifest.default_mixed,
-            "graphs": [_graph(graph, selection) for graph in manifest.catalog.graphs],
+            "graphs": _graphs(manifest.catalog, selection),
             "kernels": _kernels(manifest.catalog, pruned),
             "tuning": _tuning(manifest.catalog, pruned),
+            "machines": encode(manifest.catalog.machines),
+            "step_times": encode(manifest.catalog.step_times),
             "storage": _storage(manifest.catalog, pruned),
             "sections": encode(manifest.sections),
             "selection": {**selection_values(selection, counts), "tuning": tuning},
@@ -75,6 +77,13 @@ def core_limits(manifest: Manifest) -> LoadLimits:
     )
 
 
+def _graphs(catalog: Catalog, selection: Selection) -> list[dict[str, Any]]:
+    canaries = {canary.graph: encode(canary) for canary in catalog.canaries}
+    return [
+        {**_graph(graph, selection), "canary": canaries.get(graph.id)} for graph in catalog.graphs
+    ]
+
+
 def _graph(graph: Graph, selection: Selection) -> dict[str, Any]:
     retained = graph.id in selection.retained
     reason = None if retained else dict(selection.ineligible).get(graph.id, "not selected")
@@ -90,6 +99,7 @@ def _graph(graph: Graph, selection: Selection) -> dict[str, Any]:
         "kernels": len(graph.kernels),
         "tuning": len(graph.tuning),
         "layouts": len(graph.layouts),
+        "capacity_reason": graph.reason,
         "retained": retained,
         "reason": reason,
     }

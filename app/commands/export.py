@@ -92,6 +92,12 @@ def _add_capture(group: Any) -> None:
         "that matter are timed, a minute or two; audit: all are timed at every capacity and "
         "checked, a quarter of an hour and more (docs/tuning.md)",
     )
+    group.add_argument(
+        "--step-times",
+        action="store_true",
+        help="time replays too, about half a minute: what flare inspect --predict forecasts from "
+        "(balanced and audit do it anyway)",
+    )
     group.add_argument("--device", choices=("cpu", "cuda"), help="target (default: cpu)")
     group.add_argument(
         "--layout-budget",

@@ -1,4 +1,4 @@
-"""``flare inspect``: what a core holds, and what a selection would retain and prune."""
+"""``flare inspect``: what a core holds, what a selection would keep, how fast it would serve."""
 
 import io
 import json
@@ -16,13 +16,14 @@ from engine.errors import printable
 from engine.inspection import inspect_core, program_text
 
 DESCRIPTION = """\
-Show a core: identity, graphs, kernels, storage, tuning, and what a selection would retain and
-prune. The core is opened read-only; nothing is loaded."""
+Show a core: identity, graphs, kernels, storage, tuning, step times, and what a selection would
+retain and prune. The core is opened read-only; nothing is loaded."""
 EXAMPLES = """\
   flare inspect my.core                       what the core's own default keeps
   flare inspect my.core --no-mixed-prefill    what that selection would prune
   flare inspect my.core --json | jq .selection
-  flare inspect my.core --program decode-1    what a replay of that graph does"""
+  flare inspect my.core --program decode-1    what a replay of that graph does
+  flare inspect my.core --predict --workload chat --concurrency 8,32"""
 
 
 def main(arguments: list[str]) -> int:
@@ -32,6 +33,16 @@ def main(arguments: list[str]) -> int:
     add_mixed_prefill(parser, "resolve this selection; neither: the core's default")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--program", metavar="GRAPH", help="print only this graph's launches")
+    parser.add_argument(
+        "--predict",
+        action="store_true",
+        help="forecast a load instead; flare inspect --predict --help lists its options",
+    )
+    if "--predict" in arguments:
+        # Loads and their figures need the client's libraries.
+        from app.commands.predict import main as predict
+
+        return predict(arguments)
     given = vars(parser.parse_args(arguments))
     if "program" in given:
         sys.stdout.write(printable(program_text(given["core"], given["program"]), "\n"))
@@ -52,7 +63,8 @@ def _as_text(found: Mapping[str, Any]) -> str:
         emoji=False,
     )  # fmt: skip
     console.print(_identity(found))
-    for table in (_graphs(found), _kernels(found), _storage(found), _tuning(found)):
+    tables = (_graphs(found), _kernels(found), _storage(found), _tuning(found))
+    for table in (*tables, *_step_times(found)):
         console.print(table)
     console.print(_summary(found["selection"]))
     output = console.file
@@ -79,7 +91,10 @@ def _identity(found: Mapping[str, Any]) -> Table:
 
 
 def _graphs(found: Mapping[str, Any]) -> Table:
-    columns = ("graph", "kind", "tokens", "seqs", "logits", "kernels", "workspace", "selection")
+    columns = (
+        "graph", "kind", "tokens", "seqs", "logits", "kernels", "workspace", "canary", "selection",
+        "capacity",
+    )  # fmt: skip
     rows = (
         (
             graph["id"],
@@ -87,7 +102,9 @@ def _graphs(found: Mapping[str, Any]) -> Table:
             *(graph["domain"][name] for name in ("tokens", "seqs", "logits")),
             graph["kernels"],
             _bytes(graph["workspace_bytes"]),
+            graph["canary"]["digest"][:12] if graph["canary"] else "-",
             "retained" if graph["retained"] else f"pruned: {graph['reason']}",
+            graph["capacity_reason"] or "-",
         )
         for graph in found["graphs"]
     )
@@ -95,11 +112,20 @@ def _graphs(found: Mapping[str, Any]) -> Table:
 
 
 def _kernels(found: Mapping[str, Any]) -> Table:
-    columns = ("kernel", "op", "needs", "prompt class", "generated class", "selection")
+    columns = (
+        "kernel",
+        "op",
+        "parameters",
+        "needs",
+        "prompt class",
+        "generated class",
+        "selection",
+    )
     rows = (
         (
             kernel["id"],
             kernel["op"],
+            " ".join(f"{name}={value}" for name, value in kernel["parameters"].items()) or "-",
             " ".join(kernel["requires"]) or "-",
             kernel["prompt_class"] or "-",
             kernel["generated_class"] or "-",
@@ -141,6 +167,30 @@ def _winner(record: Mapping[str, Any]) -> str:
     if winner == record["tried"][0]["kernel"]:
         return "heuristic"
     return winner.partition("@")[2] or winner
+
+
+def _step_times(found: Mapping[str, Any]) -> Iterable[Table]:
+    """For each graph, the least and the most that its replays took; nothing without step times."""
+    by_graph: dict[str, list[Mapping[str, Any]]] = {}
+    for time in found["step_times"]:
+        by_graph.setdefault(time["graph"], []).append(time)
+    rows = (
+        (graph, len(times), *(_step_time(of(times, key=_seconds)) for of in (min, max)))
+        for graph, times in by_graph.items()
+    )
+    if by_graph:
+        yield _table("step times", ("graph", "points", "shortest", "longest"), rows)
+
+
+def _seconds(time: Mapping[str, Any]) -> float:
+    return float(time["seconds"])
+
+
+def _step_time(time: Mapping[str, Any]) -> str:
+    return (
+        f"{1000 * time['seconds']:.2f} ms ({1000 * time['low']:.2f} to {1000 * time['high']:.2f}): "
+        f"{time['tokens']} rows, {time['generated']} of them decode, {time['context']} keys"
+    )
 
 
 def _summary(selection: Mapping[str, Any]) -> str:

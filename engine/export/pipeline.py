@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from engine import __version__
-from engine.core.schema import Identity, Limits, Machine, ModelSpec
+from engine.core.schema import Identity, Limits, Machine, ModelSpec, StepTime
 from engine.core.writer import CoreWriter
 from engine.export.canaries import record_canaries
 from engine.export.capture import PackedShape
@@ -19,7 +19,9 @@ from engine.export.progress import ExportProgress, Silent
 from engine.export.settings import ExportConfig, check_config, resolve_limits
 from engine.export.source import resolve_model, source_digest
 from engine.export.spec import model_spec
+from engine.export.step_times import measure_step_times
 from engine.export.text import source_text
+from engine.export.tuning.journal import Journal
 from engine.export.tuning.second import LAYOUT as SECOND_LAYOUT
 from engine.export.weights import Quantization, WeightPlan, plan_weights, stored_weight
 
@@ -95,7 +97,7 @@ def _export_tuned(
         for second, packed in tuned.seconds.items():
             name, weight = second.name, second.weight
             writer.add_tensor(0, name, weight, SECOND_LAYOUT, packed, second.n, second.k)
-        path = _seal(config, draft, tuned.capture, (tuned.machine,), writer, shown)
+        path = _seal(config, draft, tuned.capture, (tuned.machine,), writer, shown, journal)
         journal.remove()
     return path
 
@@ -115,8 +117,16 @@ def _seal(
     machines: tuple[Machine, ...],
     writer: CoreWriter,
     shown: ExportProgress,
+    journal: Journal | None = None,
 ) -> Path:
-    canaries = record_canaries(capture, draft.model, draft.limits, writer.map_tensors(0), shown)
+    model, limits, weights = draft.model, draft.limits, writer.map_tensors(0)
+    canaries = record_canaries(capture, model, limits, weights, shown)
+    step_times: tuple[StepTime, ...] = ()
+    if config.step_times or config.tuning != "fast":
+        machine, step_times = measure_step_times(
+            capture, model, limits, weights, config.threads, shown, journal
+        )
+        machines = machines or (machine,)
     shown.step("Sealing the core", 1)
     path = writer.finish(
         draft.identity,
@@ -128,7 +138,8 @@ def _seal(
         capture.tuning,
         capture.programs,
         machines,
-        canaries=canaries,
+        step_times,
+        canaries,
     )
     shown.advance()
     return path

@@ -30,13 +30,14 @@ def instantiate_capture(
     num_blocks: int,
     max_blocks: int,
     sampler_slots: int = 1,
+    threads: int | None = None,
 ) -> ExportReplays:
     """Open the CPU device with all captured graphs.
 
     weights: rank 0's tensors by name. num_blocks: of the cache, the null block included;
     max_blocks: of one sequence. Raises DeviceError, for example when memory is short.
     """
-    threads = default_threads()
+    count = threads or default_threads()
     device = CpuDevice(
         model,
         capacity_of(capture.graphs),
@@ -45,10 +46,10 @@ def instantiate_capture(
         num_blocks=num_blocks,
         max_blocks=max_blocks,
         sampler_slots=sampler_slots,
-        threads=threads,
+        threads=count,
     )
     executables = {
         graph.id: device.instantiate(graph, capture.programs[graph.program])
         for graph in capture.graphs
     }
-    return ExportReplays(device, executables, capture.graphs, threads, device.isa)
+    return ExportReplays(device, executables, capture.graphs, count, device.isa)

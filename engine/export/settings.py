@@ -24,8 +24,9 @@ class ExportConfig(Struct, frozen=True):
     stores what the checkpoint stores, "none" (the default otherwise) bfloat16. activations: what
     generated rows (and the head's) are rounded to where weights are quantised. threads: of the
     measurements (None: the physical cores). layout_budget: bytes that second layouts of weights,
-    for prompts, may add to the core where they are measured to save time. resume: take over the
-    journal of an interrupted export.
+    for prompts, may add to the core where they are measured to save time. step_times: time
+    replays, for forecasts, though the profile would not. resume: take over the journal of an
+    interrupted export.
     """
 
     model: str
@@ -41,6 +42,7 @@ class ExportConfig(Struct, frozen=True):
     tensor_parallel_size: int = 1
     threads: int | None = None
     layout_budget: int = 0
+    step_times: bool = False
     resume: bool = False
     overwrite: bool = False
 

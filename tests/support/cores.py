@@ -1,6 +1,6 @@
 """Small synthetic cores: a two-layer Llama with random weights, in any choice of graphs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,11 @@ from engine.core.schema import (
     Kind,
     KVLayout,
     Limits,
+    Machine,
     Manifest,
     ModelSpec,
     Section,
+    StepTime,
     StorageTensor,
     TuningRecord,
 )
@@ -36,6 +38,7 @@ from engine.kernels.cpu import linear_kernel
 from engine.kernels.layouts import pack_bf16, pack_q4, pack_q8
 
 EOS = 2
+MACHINE = Machine("here", "Some CPU", 2, "avx2", 1_700_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +329,12 @@ def write_core(
     spec: CoreSpec | None = None,
     text: Mapping[str, bytes] | None = None,
     overwrite: bool = False,
+    step_times: Sequence[StepTime] = (),
 ) -> Path:
-    """Write a synthetic core to ``output`` with some text files and return its path."""
+    """Write a synthetic core to ``output`` with some text files and return its path.
+
+    step_times: measured on the machine ``MACHINE``.
+    """
     spec = spec or CoreSpec()
     stored = weights(spec)
     parts = catalog(spec, stored)
@@ -340,6 +347,7 @@ def write_core(
         return writer.finish(
             identity(), spec.model(), spec.limits(), spec.default_mixed, parts.graphs,
             parts.kernels, parts.tuning, parts.programs,
+            [MACHINE] if step_times else [], step_times,
         )  # fmt: skip
 
 
