@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from engine.batch.plan import Planner
 from engine.cache.kv import KVCache
+from engine.chain import StepChain
 from engine.client import Engine
 from engine.config import EngineConfig
 from engine.core.reader import Core, open_core
@@ -185,7 +186,7 @@ def _assemble(
     tables = SlotTables(scheduler.max_running, told.max_model_len, kv.block_size)
     grammars = SlotGrammars(frozenset(manifest.model.eos_token_ids))
     runner = ModelRunner(rank.device, rank.executables, tables, grammars)
-    loop = EngineLoop(scheduler, Planner(plan.pruned.graphs), runner, metrics)
+    loop = EngineLoop(StepChain(scheduler, Planner(plan.pruned.graphs), runner), metrics)
     info = _model_info(manifest, told.max_model_len)
     serving = Serving(
         scheduler.max_running,

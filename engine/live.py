@@ -8,15 +8,17 @@ from engine.types import FinishReason, TokenDelta, TokenLogprobs
 
 
 class Live(Struct, eq=False):
-    """What the loop keeps per sequence. Times are ``perf_counter`` seconds; 0.0: not yet.
+    """What is kept per sequence. Times are ``perf_counter`` seconds; 0.0: not yet.
 
-    scores: log probabilities of prompt tokens 1.. so far, when asked for.
+    The event loop alone touches ``stream`` and ``last_token``; the chain alone what changes in
+    ``sequence``, ``started`` (it has run) and ``scores``: log probabilities of prompt tokens 1..
+    so far, when asked for.
     """
 
     sequence: Sequence
     stream: DeltaStream
     arrived: float
-    started: float = 0.0
+    started: bool = False
     last_token: float = 0.0
     scores: list[TokenLogprobs] = field(default_factory=list)
 

@@ -1,59 +1,43 @@
-"""The engine loop: drain, schedule, plan, execute, update, over and over."""
+"""The event loop's side of serving: streams and their ends, requests and calls for the chain."""
 
 import asyncio
-import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from functools import partial
-from time import perf_counter
+from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
-from engine.batch.plan import Launch, Planner
+from engine.batch.plan import Planner
+from engine.chain import StepChain, StepReport
 from engine.core.schema import Graph
-from engine.device.base import INVALID, Executable
+from engine.device.base import Executable
 from engine.errors import EngineUnavailableError
+from engine.handover import Handover
 from engine.live import Live, ending
 from engine.metrics import EngineMetrics
-from engine.runtime.results import Drawn, LaunchResult, Scored
-from engine.runtime.runner import ModelRunner
-from engine.schedule.output import SchedulerOutput
-from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import Sequence
-from engine.types import FinishReason
-from engine.worker import StepThread
-
-logger = logging.getLogger("flare.engine")
+from engine.types import FinishReason, TokenDelta
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class EngineLoop:
-    """Serves the live sequences on one event loop; replays run in one worker thread.
+    """Serves the live sequences: the chain runs step after step in a thread of its own, and the
+    event loop, where all methods are called, pushes what each step gave to the streams.
 
-    The scheduler and the runner are touched by one thread at a time: by the worker while a step
-    executes, else by the event loop. So requests and aborts that arrive meanwhile wait in a list
-    for the next step's ``_drain``.
+    Neither waits for the other. A sequence that the event loop ended (an abort, a shutdown) may
+    still be in the step that runs: what that gives it is dropped. Metrics are written on the
+    event loop alone.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, planner: Planner, runner: ModelRunner, metrics: EngineMetrics
-    ) -> None:
-        self._scheduler = scheduler
-        self._planner = planner
-        self._runner = runner
+    def __init__(self, chain: StepChain, metrics: EngineMetrics) -> None:
+        self._chain = chain
         self._metrics = metrics
         self._live: dict[str, Live] = {}
-        self._added: list[Live] = []
-        self._gone: list[Live] = []
-        self._calls: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
-        self._wake = asyncio.Event()
+        self._calls: set[asyncio.Future[Any]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._closing = False
         self._failed = False
-        self._worker = StepThread("flare-replay")
 
     @property
     def failed(self) -> bool:
@@ -76,11 +60,12 @@ class EngineLoop:
 
     def add(self, lives: Seq[Live]) -> None:
         """Take new sequences in at the next step."""
+        if not lives:
+            return
         for live in lives:
             self._live[live.id] = live
-        self._added += lives
         self._empty.clear()
-        self._wake.set()
+        self._chain.add(lives)
 
     def abort(self, request_id: str) -> None:
         """End a sequence now; its blocks are free before the next step."""
@@ -98,195 +83,119 @@ class EngineLoop:
         await self._empty.wait()
 
     async def between_steps(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call in the worker while no step runs; return what it returns, or raise it.
+        """Run a call in the chain's thread while no step runs; return what it returns, or raise it.
 
-        Between two steps one such call runs, so that it holds up a step, not the traffic. Raises
-        EngineUnavailableError when the loop ends first.
+        Between two steps one such call runs. Raises EngineUnavailableError when the loop ends
+        first.
         """
         if self._closing:
             raise EngineUnavailableError("the engine is shutting down")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.append((partial(call, *args, **kwargs), future))
-        self._wake.set()
+        event_loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = event_loop.create_future()
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+
+        def job() -> None:
+            try:
+                result = call(*args, **kwargs)
+            except BaseException as error:  # handed to whoever awaits
+                event_loop.call_soon_threadsafe(_fail, future, error)
+            else:
+                event_loop.call_soon_threadsafe(_finish, future, result)
+
+        self._chain.between(job)
         return await future
 
-    def adopt(self, graphs: Seq[Graph], executables: Mapping[str, Executable]) -> None:
-        """Serve from these graphs alone from the next step on. Called through ``between_steps``."""
+    async def adopt(self, graphs: Seq[Graph], executables: Mapping[str, Executable]) -> None:
+        """Serve from these graphs alone from the next step on.
+
+        Raises EngineUnavailableError when the loop ends first.
+        """
         planner = Planner(graphs)
         self._metrics.know(graphs)
-        self._runner.adopt(executables)
-        self._planner = planner
+        await self.between_steps(self._chain.adopt, planner, executables)
 
     async def run(self) -> None:
-        """Step while there is work, sleep while there is none, until ``close``.
+        """Serve until ``close``.
 
         Raises what a step raised, after every stream got an error.
         """
-        self._worker.start()
+        event_loop = asyncio.get_running_loop()
+        ended: asyncio.Future[BaseException | None] = event_loop.create_future()
+        handover = Handover(event_loop, self._deliver)
+
+        def serve() -> None:
+            failure = None
+            try:
+                self._chain.run(handover.put)
+            except BaseException as error:  # raised below
+                failure = error
+            event_loop.call_soon_threadsafe(_finish, ended, failure)
+
+        thread = Thread(target=serve, name="flare-steps", daemon=True)
+        thread.start()
         try:
-            while not self._closing:
-                if self._calls:
-                    await self._run_call()
-                if self._live or self._gone:
-                    await self.step()
-                elif not self._calls:
-                    self._rest()
-                    await self._wake.wait()
-                self._wake.clear()
-        except Exception:
-            self._failed = True
-            self.end_all("the engine failed")
-            raise
+            failure = await ended
+            if failure is not None:
+                self._failed = True
+                self.end_all("the engine failed")
+                raise failure
         finally:
             self._closing = True
             self.end_all("the server is shutting down")
             self._refuse_calls()
-            self._worker.stop()
+            self._chain.close()
+            thread.join()
 
     def close(self) -> None:
         """Let ``run`` return after the current step."""
         self._closing = True
-        self._wake.set()
-
-    async def _run_call(self) -> None:
-        call, future = self._calls.popleft()
-        try:
-            result = await self._worker.run(call)
-        except Exception as error:  # handed to whoever awaits
-            if not future.done():
-                future.set_exception(error)
-        else:
-            if not future.done():
-                future.set_result(result)
+        self._chain.close()
 
     def _refuse_calls(self) -> None:
-        for _, future in self._calls:
-            if not future.done():
-                future.set_exception(EngineUnavailableError("the engine is shutting down"))
-        self._calls.clear()
+        for future in self._calls:
+            _fail(future, EngineUnavailableError("the engine is shutting down"))
 
-    async def step(self) -> None:
-        """Serve one step."""
-        self._drain()
-        output = self._scheduler.schedule()
-        launches = self._planner.plan(output)
-        self._note(output)
-        results = await self._execute(output, launches)
-        self._update(output, results)
+    def _deliver(self, report: StepReport) -> None:
+        """Push a step's deltas to the streams, and count the step."""
+        metrics = self._metrics
+        metrics.preemptions.inc(report.preempted)
+        for live, queued in report.admitted:
+            metrics.admitted(live.sequence, queued)
+        for live, delta in report.deltas:
+            if self._live.get(live.id) is live:
+                self._push(live, delta, report.now)
+        metrics.step(report.results)
 
-    def _drain(self) -> None:
-        added, self._added = self._added, []
-        gone, self._gone = self._gone, []
-        for live in added:
-            self._scheduler.add(live.sequence)
-        for live in gone:
-            self._scheduler.remove(live.sequence)
-
-    async def _execute(self, output: SchedulerOutput, launches: Seq[Launch]) -> list[LaunchResult]:
-        if not launches:
-            if self._live:
-                raise RuntimeError("sequences are waiting, but none can be scheduled")
-            self._runner.apply(output)
-            return []
-        return await self._worker.run(self._runner.execute, output, launches)
-
-    def _update(self, output: SchedulerOutput, results: Seq[LaunchResult]) -> None:
-        self._scheduler.complete(output, sum(result.seconds for result in results))
-        now = perf_counter()
-        for result in results:
-            for scored in result.scored:
-                self._add_scores(scored)
-            for drawn in result.drawn:
-                self._add_token(drawn, now)
-        for segment in output.prompts:
-            if segment.sequence.left == 0 and not segment.sequence.chunk_left:
-                self._end_scoring(segment.sequence, now)
-        self._metrics.step(results)
-
-    def _of(self, sequence: Sequence) -> Live | None:
-        """The sequence's record, unless it left while the step ran."""
-        live = self._live.get(sequence.request.id)
-        return live if live is not None and live.sequence is sequence else None
-
-    def _add_scores(self, scored: Scored) -> None:
-        live = self._of(scored.sequence)
-        if live is None:
-            return
-        if any(entry.logprob != entry.logprob for entry in scored.logprobs):
-            self._poison(live)
-            return
-        live.scores += scored.logprobs
-
-    def _add_token(self, drawn: Drawn, now: float) -> None:
-        live = self._of(drawn.sequence)
-        if live is None:
-            return
-        if drawn.failure is not None:
-            logger.error("sequence %s: its grammar cannot go on: %s", live.id, drawn.failure)
-            self._drop(live, FinishReason.ERROR, f"the grammar cannot go on: {drawn.failure}")
-            return
-        if drawn.token == INVALID:
-            self._poison(live)
-            return
-        live.sequence.output.append(drawn.token)
-        reason = live.finish_reason()
-        complete = drawn.ended and reason is not FinishReason.STOP  # without an end token
-        shown = None if complete else reason
-        live.stream.push(live.delta((drawn.token,), drawn.logprobs, shown))
-        self._metrics.token(now - live.last_token if live.last_token else None, now - live.arrived)
-        live.last_token = now
-        if complete:
-            reason = FinishReason.STOP
-            live.stream.push(ending(reason))
+    def _push(self, live: Live, delta: TokenDelta, now: float) -> None:
+        live.stream.push(delta)
+        if delta.token_ids:
+            gap = now - live.last_token if live.last_token else None
+            self._metrics.token(gap, now - live.arrived)
+            live.last_token = now
+        reason = delta.finish_reason
         if reason is not None:
-            self._finish(live, reason, now)
-
-    def _end_scoring(self, sequence: Sequence, now: float) -> None:
-        """A sequence with no token to sample ends when its prompt is computed."""
-        live = self._of(sequence)
-        if live is not None:
-            live.stream.push(live.delta((), None, FinishReason.LENGTH))
-            self._finish(live, FinishReason.LENGTH, now)
-
-    def _finish(self, live: Live, reason: FinishReason, now: float) -> None:
-        self._scheduler.remove(live.sequence)
-        self._metrics.finished(reason)
-        self._metrics.end_to_end.observe(now - live.arrived)
-        self._forget(live)
+            if reason is not FinishReason.ERROR:
+                self._metrics.end_to_end.observe(now - live.arrived)
+            self._forget(live, reason)
 
     def _drop(self, live: Live, reason: FinishReason, error: str | None = None) -> None:
         live.stream.push(ending(reason, error))
-        self._gone.append(live)
+        self._chain.remove(live)
+        self._forget(live, reason)
+
+    def _forget(self, live: Live, reason: FinishReason) -> None:
         self._metrics.finished(reason)
-        self._forget(live)
-        self._wake.set()
-
-    def _poison(self, live: Live) -> None:
-        """Fail one sequence whose numbers are not finite, and leave nothing of it in the cache."""
-        logger.error("sequence %s: the model's output is not finite", live.id)
-        live.stream.push(ending(FinishReason.ERROR, "the model's output is not finite"))
-        self._runner.scrub(self._scheduler.discard(live.sequence))
-        self._metrics.finished(FinishReason.ERROR)
-        self._forget(live)
-
-    def _forget(self, live: Live) -> None:
         del self._live[live.id]
         if not self._live:
             self._empty.set()
 
-    def _note(self, output: SchedulerOutput) -> None:
-        """Record admissions; a sequence that starts over collects its scores anew."""
-        self._metrics.preemptions.inc(output.preempted)
-        now = perf_counter()
-        for sequence in output.admitted:
-            live = self._live[sequence.request.id]
-            live.scores.clear()
-            if not live.started:
-                live.started = now
-                self._metrics.admitted(sequence, now - live.arrived)
 
-    def _rest(self) -> None:
-        """Idle: give up what ended sequences left, and check the accounts when debugging."""
-        self._runner.apply(self._scheduler.schedule())
-        if logger.isEnabledFor(logging.DEBUG):
-            self._scheduler.check_integrity()
+def _finish(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -46,7 +46,7 @@ Warm = Callable[[LocalRank, Iterable[Graph]], None]
 class LiveSwitch:
     """Changes what one rank retains while its loop serves. All methods run on the event loop.
 
-    The device is touched by the loop's worker alone, by one call between two steps: no replay
+    The device is touched by the chain's thread alone, by one call between two steps: no replay
     waits for another thread, and between two steps at most one graph is instantiated. Graphs that
     both selections retain keep their executables. Requests are served one after the other, and a
     refused or failed one leaves everything as it was.
@@ -78,8 +78,7 @@ class LiveSwitch:
             choice = await asyncio.to_thread(self._choose, self._rank.plan, requested, self._held)
             try:
                 rank = await self._instantiate(choice)
-                serve = self._loop.adopt
-                await self._loop.between_steps(serve, choice.pruned.graphs, rank.executables)
+                await self._loop.adopt(choice.pruned.graphs, rank.executables)
                 self._rank = rank
                 self._held = _tensors(rank.plan, choice.pruned)
                 self._epoch += 1

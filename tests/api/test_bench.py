@@ -9,6 +9,7 @@ import pytest
 from app import cli
 from app.config import ServerConfig
 from tests.support.application import served
+from tests.support.scripted import Behaviour
 
 TRACE = [{"input_length": 12 + i, "output_length": 3 + i % 2} for i in range(6)]
 
@@ -24,7 +25,9 @@ def trace(tmp_path: Path) -> Path:
 def test_bench_measures_what_it_sent(
     mixed: bool, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with served(mixed=mixed, max_model_len=512, num_blocks=200) as server:
+    # Replays that take a while: requests of one cell meet in a step.
+    behaviour = Behaviour(delay=0.01)
+    with served(None, behaviour, mixed=mixed, max_model_len=512, num_blocks=200) as server:
         options = ["--trace", str(trace), "--concurrency", "2,4", "--repeats", "2"]
         objective = ["--slo-ttft", "60", "--slo-gap", "60"]
         output = ["--output", str(tmp_path / "out")]

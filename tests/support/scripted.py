@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from engine.batch.plan import Planner
 from engine.cache.kv import KVCache
+from engine.chain import StepChain
 from engine.client import Engine
 from engine.core.schema import FAMILY_OF_KIND, Catalog, Family, Graph, Kind
 from engine.describe import rank_values, served_graphs
@@ -370,7 +371,7 @@ def scripted_engine(
     metrics = EngineMetrics(graphs)
     grammars = SlotGrammars(frozenset(behaviour.eos))
     runner = ModelRunner(device, executables, tables, grammars)
-    loop = EngineLoop(scheduler, Planner(graphs), runner, metrics)
+    loop = EngineLoop(StepChain(scheduler, Planner(graphs), runner), metrics)
     length = min(max_model_len, cache.capacity_tokens)
     rank = LocalRank(choice.plan, device, executables)
     switch = LiveSwitch(rank, choice.pruned, loop, choose, lambda rank, graphs: None)

@@ -2,17 +2,18 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
+from engine.chain import StepChain, StepReport
 from engine.errors import (
     DeviceError,
     EngineUnavailableError,
     LiveSwitchOffError,
     SelectionError,
 )
-from engine.loop import EngineLoop
 from engine.types import FinishReason
 from tests.support.scripted import Behaviour, ScriptedEngine, scripted_engine
 from tests.support.serving import collect, ids, request, serving
@@ -57,18 +58,21 @@ async def test_between_two_steps_one_call_of_a_switch_runs(
 ) -> None:
     """So a running sequence is held up by one graph at most, however many a family has."""
     events: list[str] = []
-    step, call = EngineLoop.step, EngineLoop._run_call
+    step, between = StepChain.step, StepChain.between
 
-    async def seen_step(self: EngineLoop) -> None:
+    def seen_step(self: StepChain) -> StepReport:
         events.append("step")
-        await step(self)
+        return step(self)
 
-    async def seen_call(self: EngineLoop) -> None:
-        events.append("call")
-        await call(self)
+    def seen_between(self: StepChain, call: Callable[[], None]) -> None:
+        def seen_call() -> None:
+            events.append("call")
+            call()
 
-    monkeypatch.setattr(EngineLoop, "step", seen_step)
-    monkeypatch.setattr(EngineLoop, "_run_call", seen_call)
+        between(self, seen_call)
+
+    monkeypatch.setattr(StepChain, "step", seen_step)
+    monkeypatch.setattr(StepChain, "between", seen_between)
     async with serving(mixed=False, max_model_len=1024, num_blocks=70) as parts:
         [stream] = parts.engine.submit([request("long", [1, 2, 3], 900)])
         reader = asyncio.create_task(collect(stream))
