@@ -9,6 +9,7 @@ are given up. Prints counts, and exits with 1 when a token, a log probability or
 
 import argparse
 import asyncio
+import math
 import random
 import sys
 import time
@@ -74,8 +75,8 @@ def compare(batch: Sequence[Ask], left: dict[str, Answer], right: dict[str, Answ
     ]
 
 
-async def run(core: Path, first: int, count: int, seed: int) -> Tally:
-    """Serve all requests to both families and compare."""
+async def run(core: Path, first: int, count: int, seed: int, limit: float = math.inf) -> Tally:
+    """Serve the requests to both families, for ``limit`` seconds at most, and compare."""
     engines = [load(core, True), load(core, False)]
     tally = Tally()
     for engine in engines:
@@ -94,6 +95,8 @@ async def run(core: Path, first: int, count: int, seed: int) -> Tally:
         tally.aborted += sum(found.reason is None for found in left.values())
         tally.wrong += len(wrong)
         seconds = time.monotonic() - started
+        if seconds > limit:
+            break
         if (start - first) // SLICE % 8 == 7:
             print(f"{tally.requests} requests, {tally.wrong} differ, {seconds:.0f} s", flush=True)
     for name, engine in zip(("mixed", "separate"), engines, strict=True):
@@ -121,11 +124,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first request")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     options = parser.parse_args()
     quiet()
     started = time.monotonic()
     with given_or_default(options.core) as core:
-        tally = asyncio.run(run(core, options.first, options.count, options.seed))
+        tally = asyncio.run(run(core, options.first, options.count, options.seed, options.seconds))
     print(
         f"{tally.requests} requests to both families ({tally.aborted} given up, {tally.tokens} "
         f"tokens) in {time.monotonic() - started:.0f} s: {tally.wrong} differ"

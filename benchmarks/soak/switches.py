@@ -11,6 +11,7 @@ gap that is too long, beyond the share of stretches without a switch that have o
 
 import argparse
 import asyncio
+import math
 import random
 import statistics
 import sys
@@ -109,8 +110,8 @@ async def unswitched(core: Path, asked: Mapping[int, GenerationRequest]) -> dict
     return {number: tokens for number, tokens in zip(asked, found, strict=True) if tokens}
 
 
-async def run(core: Path, count: int, seed: int) -> Tally:
-    """Serve and switch until there were ``count`` switches."""
+async def run(core: Path, count: int, seed: int, limit: float = math.inf) -> Tally:
+    """Serve and switch until there were ``count`` switches, for ``limit`` seconds at most."""
     engine = load_engine(EngineConfig(core=core, mixed_prefill=False, live_switch=True))
     asked = requests(seed, engine.model.vocab_size)
     expected = await unswitched(core, asked)
@@ -123,13 +124,13 @@ async def run(core: Path, count: int, seed: int) -> Tally:
     ]
     await asyncio.sleep(1.0)
     watch.since()
-    await _switching(engine, count, watch, tally)
+    await _switching(engine, count, watch, tally, time.monotonic() + limit)
     over.set()
     await asyncio.gather(*clients)
     epoch = engine.describe()["graphs"]["epoch"]
     await engine.close()
-    if epoch != count:
-        raise RuntimeError(f"{count} switches, but the epoch is {epoch}")
+    if epoch != len(tally.during):
+        raise RuntimeError(f"{len(tally.during)} switches, but the epoch is {epoch}")
     return tally
 
 
@@ -157,9 +158,11 @@ async def _client(
         turn += 1
 
 
-async def _switching(engine: Engine, count: int, watch: Watch, tally: Tally) -> None:
+async def _switching(engine: Engine, count: int, watch: Watch, tally: Tally, until: float) -> None:
     """Switch there and back, with a pause as long as the switch after each."""
     for number in range(count):
+        if time.monotonic() > until:
+            break
         started = time.perf_counter()
         await engine.switch(number % 2 == 0)
         seconds = time.perf_counter() - started
@@ -199,11 +202,12 @@ def main() -> int:
     parser.add_argument("core", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     options = parser.parse_args()
     quiet()
     started = time.monotonic()
     with given_or_default(options.core) as core:
-        tally = asyncio.run(run(core, options.count, options.seed))
+        tally = asyncio.run(run(core, options.count, options.seed, options.seconds))
     return 0 if report(tally, time.monotonic() - started) else 1
 
 
