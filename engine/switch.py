@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from numpy import generic
 from numpy.typing import NDArray
 
+from engine.aside import aside
 from engine.core.schema import Graph
 from engine.device.base import Executable
 from engine.load.plan import RankPlan
@@ -47,9 +48,9 @@ class LiveSwitch:
     """Changes what one rank retains while its loop serves. All methods run on the event loop.
 
     The device is touched by the chain's thread alone, by one call between two steps: no replay
-    waits for another thread, and between two steps at most one graph is instantiated. Graphs that
-    both selections retain keep their executables. Requests are served one after the other, and a
-    refused or failed one leaves everything as it was.
+    waits for another thread, and between two steps at most one graph is instantiated, or replayed.
+    Graphs that both selections retain keep their executables. Requests are served one after the
+    other, and a refused or failed one leaves everything as it was.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class LiveSwitch:
         when the engine ends meanwhile.
         """
         async with self._lock:
-            choice = await asyncio.to_thread(self._choose, self._rank.plan, requested, self._held)
+            choice = await aside(self._choose, self._rank.plan, requested, self._held)
             try:
                 rank = await self._instantiate(choice)
                 await self._loop.adopt(choice.pruned.graphs, rank.executables)
@@ -91,7 +92,7 @@ class LiveSwitch:
             }
 
     async def _instantiate(self, choice: Choice) -> LocalRank:
-        """Instantiate what is new beside what serves, and replay it once."""
+        """Instantiate what is new beside what serves, and replay the smallest of each kind once."""
         device, serving = self._rank.device, self._rank.executables
         between = self._loop.between_steps
         await between(device.hold, choice.weights)
@@ -105,8 +106,8 @@ class LiveSwitch:
                 new.append(graph)
             made[graph.id] = known
         rank = replace(self._rank, plan=choice.plan, executables=made)
-        for graph in new:
-            await between(self._warm, rank, [graph])
+        for kind in dict.fromkeys(graph.kind for graph in new):
+            await between(self._warm, rank, [graph for graph in new if graph.kind is kind])
         return rank
 
 

@@ -31,7 +31,7 @@ from engine.types import FinishReason, GenerationRequest, SamplingParams
 
 PROMPTS = 24
 CLIENTS = 4
-SHORTEST, LONGEST = 40, 90
+SHORTEST, LONGEST = 150, 300
 ALLOWED = 1 + 2
 """A step, and the two that a switch may cost."""
 SHARE = 0.01
