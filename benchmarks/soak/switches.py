@@ -39,21 +39,15 @@ Tokens = tuple[int, ...]
 
 
 class Watch(Struct):
-    """When tokens came: the last time, the recent steps, and the longest gap since it was asked."""
+    """Seconds between two tokens of a stream: recent ones, and the longest since it was asked."""
 
-    last: float = 0.0
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     longest: float = 0.0
 
-    def token(self, now: float) -> None:
-        """Note that a step gave tokens; those of one step come together."""
-        step = now - self.last
-        if step < 0.0005:
-            return
-        if self.last:
-            self.steps.append(step)
-            self.longest = max(self.longest, step / self.typical())
-        self.last = now
+    def gap(self, seconds: float) -> None:
+        """Note that a stream's token came so long after the one before it."""
+        self.steps.append(seconds)
+        self.longest = max(self.longest, seconds / self.typical())
 
     def typical(self) -> float:
         """Return the running median of steps in seconds."""
@@ -90,10 +84,12 @@ async def hear(engine: Engine, request: GenerationRequest, watch: Watch | None) 
     """Answer one request; None when it did not end as it should."""
     [stream] = engine.submit([request])
     tokens: list[int] = []
-    reason = None
+    reason, last = None, 0.0
     async for delta in stream:
-        if watch is not None:
-            watch.token(time.perf_counter())
+        now = time.perf_counter()
+        if watch is not None and last:
+            watch.gap(now - last)
+        last = now
         tokens += delta.token_ids
         reason = delta.finish_reason
     return tuple(tokens) if reason is FinishReason.LENGTH else None
