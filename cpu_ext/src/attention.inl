@@ -4,7 +4,8 @@
 // even and one over the odd ones, each from 0, and their sum is added to the score. Softmax in base
 // 2 per tile of 64 keys. Outputs of 16 dimensions in a vector; per 32 keys the same two chains.
 // The prompt class (kRound) rounds scaled queries and probabilities to bfloat16, and is then the
-// order of TDPBF16PS. The generated class starts afresh at every partition of 256 keys and merges
+// order of TDPBF16PS. Its reference is a multiple of 16, raised only when a tile's sums exceed a
+// bound: what was summed before is then scaled by a power of two. The generated class starts afresh at every partition of 256 keys and merges
 // the partitions in ascending order, so that threads may share the keys of one query.
 
 namespace flare {
@@ -22,26 +23,31 @@ constexpr int kWide = 1;
 
 constexpr int kAheadLocality = 2;    // of prefetches: the second-level cache
 constexpr float kLowest = -1.0e30f;  // maximum before the first key; 2^(kLowest - m) is 0
+constexpr float kRaise = 1048576.0f;  // a prompt tile's sum that makes its reference too low
+constexpr float kExp2Cubic = 0.055008746683597565f, kExp2Square = 0.2422107607126236f,
+                kExp2Linear = 0.6932829022407532f;
 alignas(64) static const float kLaneIndex[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                  8, 9, 10, 11, 12, 13, 14, 15};
 
-// 2^x for x <= 0 in the prompt class, whose probabilities are rounded to bfloat16 anyway: relative
-// error 3e-6 (our own minimax fit of (2^r - 1) / r). 0 gives 1; x < -126 gives 0; NaN stays NaN.
+// 2^x in the prompt class, whose probabilities are rounded to bfloat16 anyway: relative error 1e-4
+// (our own minimax fit of (2^r - 1) / r). 0 gives 1; x < -126 gives 0; x >= 127 at least 2^127; NaN
+// stays NaN.
 FLARE_INLINE V exp2_prompt(V x) {
   const V low = splat(-126.0f);
-  const V t = max(low, x) + splat(kRoundMagic);
-  const V r = max(low, x) - (t - splat(kRoundMagic));
-  V q = splat(0.009582829661667347f);
-  q = fma(q, r, splat(0.055906400084495544f));
-  q = fma(q, r, splat(0.24024099111557007f));
-  q = fma(q, r, splat(0.6931241750717163f));
+  const V c = min(splat(127.0f), max(low, x));
+  const V t = c + splat(kRoundMagic);
+  const V r = c - (t - splat(kRoundMagic));
+  V q = splat(kExp2Cubic);
+  q = fma(q, r, splat(kExp2Square));
+  q = fma(q, r, splat(kExp2Linear));
   const V y = scale_by_low_bits(fma(q, r, splat(1.0f)), t);
   return select_lt(x, low, zero(), y);
 }
 
-template <bool kRound>
-FLARE_INLINE V softmax_exp2(V x) {
-  return kRound ? exp2_prompt(x) : exp2_nonpositive(x);
+// The prompt class's reference for scores of up to `highest`: at least that, a multiple of 16.
+FLARE_INLINE float reference_above(float highest) {
+  const V steps = rint(fma(splat(highest), splat(0.0625f), splat(0.5f)));
+  return hmax(steps * splat(16.0f));
 }
 
 struct Tile {
@@ -148,35 +154,70 @@ FLARE_INLINE void score(const uint8_t* keys, const uint8_t* ahead, const float* 
   }
 }
 
-// Turns the scores of one query into probabilities; the first `count` keys are visible to it.
-template <bool kRound>
-FLARE_INLINE void soften(float* s, int count, int padded, AttentionState& state) {
-  V v[4];
-  V top = splat(kLowest);
+// The scores of one query; those from `count` on far below any other.
+FLARE_INLINE void load_visible(const float* s, int count, V* v) {
   for (int n = 0; n < 4; ++n) {
     v[n] = load(s + n * kLanes);
     if (count < (n + 1) * kLanes) {
       const V limit = splat(static_cast<float>(count - n * kLanes));
       v[n] = select_lt(load(kLaneIndex), limit, v[n], splat(kLowest));
     }
-    top = max(v[n], top);
   }
-  const float highest = hmax(top);
+}
+
+FLARE_INLINE float highest_of(const V* v) { return hmax(max(max(v[0], v[1]), max(v[2], v[3]))); }
+
+FLARE_INLINE void rescale(AttentionState& state, V alpha, int padded) {
+  for (int d = 0; d < padded; d += kLanes) store(state.out + d, load(state.out + d) * alpha);
+}
+
+// Turns the scores of one query into probabilities; the first `count` keys are visible to it.
+FLARE_INLINE void soften(float* s, int count, int padded, AttentionState& state) {
+  V v[4];
+  load_visible(s, count, v);
+  const float highest = highest_of(v);
   const float maximum = highest > state.maximum ? highest : state.maximum;
   const V m = splat(maximum);
-  const V alpha = softmax_exp2<kRound>(splat(state.maximum) - m);
+  const V alpha = exp2_nonpositive(splat(state.maximum) - m);
   for (int n = 0; n < 4; ++n) {
-    v[n] = softmax_exp2<kRound>(v[n] - m);
+    v[n] = exp2_nonpositive(v[n] - m);
     if (count < (n + 1) * kLanes) {
       const V limit = splat(static_cast<float>(count - n * kLanes));
       v[n] = select_lt(load(kLaneIndex), limit, v[n], zero());
     }
-    store(s + n * kLanes, kRound ? round_bf16(v[n]) : v[n]);
+    store(s + n * kLanes, v[n]);
   }
   store(state.sum, fma(load(state.sum), alpha, (v[0] + v[1]) + (v[2] + v[3])));
-  if (maximum != state.maximum) {  // else alpha is 1
-    for (int d = 0; d < padded; d += kLanes) store(state.out + d, load(state.out + d) * alpha);
+  if (maximum != state.maximum) rescale(state, alpha, padded);  // else alpha is 1
+  state.maximum = maximum;
+}
+
+// 2^(v - maximum), rounded, into p. Returns 16 sums of what was rounded: of keys 2 i and 2 i + 1 and
+// of those 32 behind, the odd ones first.
+FLARE_INLINE V soften_from(const V* v, float maximum, float* p) {
+  alignas(64) uint16_t narrow16[kKeyTile];
+  for (int n = 0; n < 4; ++n) {
+    store_bf16(narrow16 + n * kLanes, exp2_prompt(v[n] - splat(maximum)));
+    store(p + n * kLanes, load_bf16(narrow16 + n * kLanes));
   }
+  const Pairs a = load_bf16_pairs(narrow16), b = load_bf16_pairs(narrow16 + 2 * kLanes);
+  return (((zero() + a.odd) + a.even) + b.odd) + b.even;
+}
+
+// The same for the prompt class.
+FLARE_INLINE void soften_prompt(float* s, int count, int padded, AttentionState& state) {
+  V v[4];
+  load_visible(s, count, v);
+  const V part = soften_from(v, state.maximum, s);
+  if (!(hmax(part) > kRaise)) {
+    store(state.sum, load(state.sum) + part);
+    return;
+  }
+  const float highest = highest_of(v);
+  const float maximum = highest > state.maximum ? reference_above(highest) : state.maximum;
+  const V alpha = exp2_prompt(splat(state.maximum) - splat(maximum));
+  store(state.sum, fma(load(state.sum), alpha, soften_from(v, maximum, s)));
+  rescale(state, alpha, padded);
   state.maximum = maximum;
 }
 
@@ -247,7 +288,11 @@ static void attend_group(const Tile& tile, const Tile& ahead, const float* q, co
     score<G, kSpan>(tile.keys + n * 64, ahead.keys + n * 64, q, padded, scores + n * kLanes);
   }
   for (int g = 0; g < G; ++g) {
-    soften<kRound>(scores + g * kKeyTile, counts[g], padded, states[g]);
+    if (kRound) {
+      soften_prompt(scores + g * kKeyTile, counts[g], padded, states[g]);
+    } else {
+      soften(scores + g * kKeyTile, counts[g], padded, states[g]);
+    }
   }
   int d = 0;
   constexpr int kDims = G == 4 && kWide > 2 ? 2 : kWide;
