@@ -25,8 +25,10 @@ f32_t64 (generated rows)
     Nothing more is rounded. Every 256 keys (absolute positions) are accumulated from nothing and
     merged in ascending order, so that threads can share one row's keys.
 bf16_t64 (prompt rows)
-    Scaled queries, and probabilities before they meet the values, are rounded to bfloat16: the
-    order is that of the AMX TDPBF16PS instruction. Row sums take probabilities before rounding.
+    Scaled queries and probabilities are rounded to bfloat16: the order is that of the AMX
+    TDPBF16PS instruction. A row's reference for its exponents is a multiple of 16, raised only by a
+    tile of which one of 16 sums (of rounded probabilities, by key / 2 modulo 16) exceeds 2^20; what
+    was summed before is then multiplied by a power of two.
 """
 
 

@@ -10,10 +10,14 @@ from engine.schedule.output import SchedulerOutput, Segment
 
 GRAIN = 16
 """Chunks are cut to multiples of this many rows: the height of a kernel's tile."""
-DECAY = 0.95
-"""Weight of what was measured before, per step: about twenty steps count."""
+DECAY = 0.9
+"""Weight of what was measured before, per step: about ten steps count."""
 PULL = 0.05
 """How strongly the two rates are pulled together where the steps say little about one of them."""
+SLACK_DECAY = 0.8
+"""What is left of the slack after a step that took no longer than expected."""
+MOST_SLACK = 1.5
+"""Chunks are never cut by more than this factor for steps that took longer than expected."""
 DECODE_SHARE = 2.0
 """Prompts get at least this many times the time of the decode rows, however long those take."""
 
@@ -62,7 +66,9 @@ class Pace:
 
     A row costs the time of the linears, the same everywhere, and that of attention, which grows
     with its position: seconds = row * rows + key * keys / depth, keys being the sum of the rows'
-    positions. Both rates are fitted to the steps measured. Nothing is cut before one was.
+    positions. Both rates are fitted to the steps measured. Nothing is cut before one was. Where
+    steps take longer than the fit expects (the machine does other work, too), rows are counted as
+    that much slower for the next few.
 
     depth: position at which a row's attention does as much arithmetic as its linears.
     """
@@ -72,6 +78,7 @@ class Pace:
         self._depth = depth
         self._sums = _Sums()
         self._decode = 0.0
+        self._slack = 1.0
 
     def observe(self, output: SchedulerOutput, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""
@@ -83,7 +90,22 @@ class Pace:
         rows = sum(segment.count for segment in prompts)
         spent = seconds - (self._decode if output.decodes else 0.0)
         if rows >= GRAIN and spent > 0.0:
-            self._sums.add(rows, self._keys(prompts), spent)
+            keys = self._keys(prompts)
+            self._loosen(rows, keys, spent)
+            self._sums.add(rows, keys, spent)
+
+    def _loosen(self, rows: float, keys: float, spent: float) -> None:
+        """Let the slack shrink, or grow at once to what the step took of what was expected."""
+        if self._sums.rr:
+            row, key = self._sums.solve()
+            late = spent / (row * rows + key * keys)
+            fading = 1.0 + SLACK_DECAY * (self._slack - 1.0)
+            self._slack = min(MOST_SLACK, max(late, fading))
+
+    def _rates(self) -> tuple[float, float]:
+        """Seconds per row and per key, with the slack."""
+        row, key = self._sums.solve()
+        return row * self._slack, key * self._slack
 
     def _keys(self, prompts: Iterable[Segment]) -> float:
         return sum(s.count * (s.start + s.end) for s in prompts) / (2.0 * self._depth)
@@ -101,7 +123,7 @@ class Pace:
         """
         if seconds == inf:
             return 2**31
-        row, key = self._sums.solve()
+        row, key = self._rates()
         slope, bend = row + key * start / self._depth, key / self._depth
         count = (sqrt(slope * slope + 2.0 * bend * max(seconds, 0.0)) - slope) / bend
         return max(GRAIN, int(count) // GRAIN * GRAIN)
@@ -110,5 +132,5 @@ class Pace:
         """Seconds that ``count`` rows from ``start`` on are expected to take."""
         if not self._sums.rr:
             return 0.0
-        row, key = self._sums.solve()
+        row, key = self._rates()
         return row * count + key * count * (start + count / 2.0) / self._depth
