@@ -5,8 +5,9 @@
 // 2 per tile of 64 keys. Outputs of 16 dimensions in a vector; per 32 keys the same two chains.
 // The prompt class (kRound) rounds scaled queries and probabilities to bfloat16, and is then the
 // order of TDPBF16PS. Its reference is a multiple of 16, raised only when a tile's sums exceed a
-// bound: what was summed before is then scaled by a power of two. The generated class starts afresh at every partition of 256 keys and merges
-// the partitions in ascending order, so that threads may share the keys of one query.
+// bound: what was summed before is then scaled by a power of two. The generated class starts afresh
+// at every partition of 256 keys and merges the partitions in ascending order, so that threads may
+// share the keys of one query.
 
 namespace flare {
 namespace FLARE_ISA_NS {
@@ -192,8 +193,8 @@ FLARE_INLINE void soften(float* s, int count, int padded, AttentionState& state)
   state.maximum = maximum;
 }
 
-// 2^(v - maximum), rounded, into p. Returns 16 sums of what was rounded: of keys 2 i and 2 i + 1 and
-// of those 32 behind, the odd ones first.
+// 2^(v - maximum), rounded, into p. Returns their 16 sums, lane i: of keys 2 i and 2 i + 1 and of
+// those 32 behind, the odd ones first.
 FLARE_INLINE V soften_from(const V* v, float maximum, float* p) {
   alignas(64) uint16_t narrow16[kKeyTile];
   for (int n = 0; n < 4; ++n) {

@@ -260,14 +260,13 @@ FLARE_INLINE TileWork work_on(const AttentionArgs& a, const AttentionItem& item,
 template <int H, bool kMasked>
 static void attend_step(const TileWork* before, const TileWork& here, const TileWork* next,
                         TileRows& rows, int padded, AttentionScratch& s) {
-  const int products = (next != nullptr ? next->blocks : 0) + (before != nullptr ? before->blocks : 0);
+  const int scored = next != nullptr ? next->blocks : 0;
+  const int products = scored + (before != nullptr ? before->blocks : 0);
   Softmax<kMasked> softmax{rows, here, 16 * H, products * (padded / 32) * 2 * H};
   rows.low = 0;
   publish();
-  if (next != nullptr) {
-    for (int block = 0; block < next->blocks; ++block) {
-      score_block<H>(*next, block, padded, s.q16, softmax);
-    }
+  for (int block = 0; block < scored; ++block) {
+    score_block<H>(*next, block, padded, s.q16, softmax);
   }
   if (before != nullptr) {
     for (int d = 0; d < padded; d += 32) weigh_block<H>(*before, d, padded, s.out, softmax);
