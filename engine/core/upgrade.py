@@ -16,6 +16,9 @@ _GRAPH: Added = MappingProxyType({"reason": ""})
 _RECORD: Added = MappingProxyType({"reason": ""})
 _CANDIDATE: Added = MappingProxyType({"low": None, "high": None, "checked": None, "refused": None})
 """What version 2 added to each record."""
+_REPLACED_CLASSES = MappingProxyType({"bf16_t64": "bf16_r16t64"})
+"""Numerics classes that no kernel has any more, and the ones that took their place: such rows may
+differ in the last bits from what the version that wrote the core computed."""
 
 
 def upgrade(values: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +36,8 @@ def upgrade(values: dict[str, Any]) -> dict[str, Any]:
         for i, record in enumerate(newer["tuning"]):
             if isinstance(record, dict):
                 _upgrade_table(record, "candidates", _CANDIDATE, f".tuning[{i}]")
+    if isinstance(newer.get("kernels"), list):
+        newer["kernels"] = [_with_present_classes(kernel) for kernel in newer["kernels"]]
     return newer
 
 
@@ -52,3 +57,14 @@ def _with(entry: Any, added: Added, where: str = "") -> Any:
     if early:
         raise Fault("no such key in format version 1", "a later version's", f"{where}.{early[0]}")
     return {**entry, **added}
+
+
+def _with_present_classes(kernel: Any) -> Any:
+    if not isinstance(kernel, dict):
+        return kernel
+    present = dict(kernel)
+    for role in ("prompt_class", "generated_class"):
+        named = kernel.get(role)
+        if isinstance(named, str) and named in _REPLACED_CLASSES:
+            present[role] = _REPLACED_CLASSES[named]
+    return present

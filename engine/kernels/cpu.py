@@ -12,7 +12,7 @@ from engine.errors import DeviceError
 from engine.ir.program import Launch
 from engine.kernels.parameters import check_parameters, split_id
 
-AttentionClass = Literal["f32_t64", "bf16_t64"]
+AttentionClass = Literal["f32_t64", "bf16_r16t64"]
 """Numerics classes of paged attention, per role; every instruction set computes the same bits.
 
 Keys and values are stored as bfloat16 (nearest even) and walked in tiles of 64 at absolute
@@ -24,7 +24,7 @@ key modulo 16. Outputs add up per 32 keys in the same two chains. Masked keys le
 f32_t64 (generated rows)
     Nothing more is rounded. Every 256 keys (absolute positions) are accumulated from nothing and
     merged in ascending order, so that threads can share one row's keys.
-bf16_t64 (prompt rows)
+bf16_r16t64 (prompt rows)
     Scaled queries and probabilities are rounded to bfloat16: the order is that of the AMX
     TDPBF16PS instruction. A row's reference for its exponents is a multiple of 16, raised only by a
     tile of which one of 16 sums (of rounded probabilities, by key / 2 modulo 16) exceeds 2^20; what
@@ -82,7 +82,7 @@ def _table() -> Iterable[CpuKernel]:
     yield _linear("bf16p16", "bf16_t32", "bf16_t32")
     yield CpuKernel("cpu.rms_norm", "rms_norm")
     yield CpuKernel("cpu.rope_store_kv", "rope_store_kv")
-    yield CpuKernel("cpu.paged_attention", "paged_attention", None, "bf16_t64", "f32_t64")
+    yield CpuKernel("cpu.paged_attention", "paged_attention", None, "bf16_r16t64", "f32_t64")
     yield CpuKernel("cpu.gather_rows", "gather_rows")
 
 

@@ -61,7 +61,8 @@ def test_a_core_of_version_1_verifies() -> None:
 
 @pytest.mark.parametrize("mixed", [True, False])
 async def test_a_core_of_version_1_serves_what_it_served(mixed: bool) -> None:
-    """Tokens recorded with the last writer of version 1, greedy and drawn."""
+    """Recorded tokens, greedy and drawn: the last writer's of version 1, but for what replaced
+    numerics classes draw (``upgrade``)."""
     answers = json.loads((FIXTURES / "core-v1-answers.json").read_text())
     engine = load_engine(EngineConfig(core=VERSION_1, threads=1, mixed_prefill=mixed))
     engine.start()
