@@ -11,8 +11,9 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LEAST = 19
-"""Niceness of the thread: a replay wants every processor (setpriority(2), on Linux by thread)."""
+NICENESS = 10
+"""Of the thread: a replay wants every processor, but a switch must come about even while replays
+take them all (setpriority(2), on Linux by thread)."""
 TURN = 0.0005
 """Seconds that the call may hold the interpreter lock while a step waits for it (usually 0.005)."""
 
@@ -29,7 +30,7 @@ async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     def job() -> None:
         if sys.platform == "linux":
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, get_native_id(), LEAST)
+                os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
         try:
             result = call(*args, **kwargs)
         except BaseException as error:  # handed to whoever awaits

@@ -28,8 +28,8 @@ from engine.factory import load_engine
 from engine.types import FinishReason
 
 AT_ONCE = 64
-SLICE = 250
-BLOCKS = 24
+SLICE = 200
+BLOCKS = 20
 """Cache blocks: fewer than the sequences that run at once would take."""
 
 

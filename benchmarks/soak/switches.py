@@ -6,7 +6,8 @@ compared with that of an engine that never switches. A gap is what lies between 
 stream; during a switch it may be as long as ``ALLOWED`` steps of that time, by their running
 median. A busy machine has long gaps of its own: they are counted between the switches, too.
 Exits with 1 when an answer is lost or differs, or when more than one switch in a hundred has a
-gap that is too long, beyond the share of stretches without a switch that have one.
+gap that is too long, beyond the share of stretches without a switch that have one, and beyond what
+counting so few can tell.
 """
 
 import argparse
@@ -175,6 +176,12 @@ def too_long(gaps: list[float]) -> float:
     return sum(gap > ALLOWED for gap in gaps) / max(1, len(gaps))
 
 
+def margin(tally: Tally) -> float:
+    """Return how far the shares may lie apart: ``SHARE``, and two standard errors of counting."""
+    share, count = too_long(tally.during + tally.between), max(1, len(tally.during))
+    return SHARE + 2 * math.sqrt(2 * share * (1 - share) / count)
+
+
 def report(tally: Tally, seconds: float) -> bool:
     """Print what came; say whether all is well."""
     for name, gaps in (("during switches", tally.during), ("without", tally.between)):
@@ -184,7 +191,7 @@ def report(tally: Tally, seconds: float) -> bool:
             f"longest gap {name}: median {middle:.2f} steps, 99 of 100 below {high:.2f}, "
             f"longest {ordered[-1]:.2f}, above {ALLOWED}: {too_long(gaps):.2%}"
         )
-    long = too_long(tally.during) > too_long(tally.between) + SHARE
+    long = too_long(tally.during) > too_long(tally.between) + margin(tally)
     print(
         f"{len(tally.during)} switches in {seconds:.0f} s: {tally.answers} answers, "
         f"{tally.wrong} wrong or lost; gaps {'too long' if long else 'within bounds'}"

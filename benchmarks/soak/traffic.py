@@ -11,7 +11,9 @@ from engine.types import FinishReason, GenerationRequest, SamplingParams, TokenL
 HEADS = 24
 LONGEST_HEAD = 192
 LONGEST_TAIL = 40
-LONGEST_OUTPUT = 100
+SHORT_OUTPUT = 6
+LONGEST_OUTPUT = 150
+LONG = 0.08
 ABORTED = 0.03
 SCORED = 0.1
 
@@ -62,7 +64,9 @@ def _tokens(source: random.Random, count: int, vocab: int) -> tuple[int, ...]:
 def _ask(source: random.Random, index: int, heads: Sequence[tuple[int, ...]], vocab: int) -> Ask:
     head = source.choice(heads) if source.random() < 0.6 else ()
     prompt = head + _tokens(source, source.randint(1, LONGEST_TAIL), vocab)
-    output = min(LONGEST_OUTPUT, 1 + int(source.expovariate(1 / 9)))
+    long = source.random() < LONG  # these outgrow the blocks that they began with
+    mean = LONGEST_OUTPUT / 2 if long else SHORT_OUTPUT
+    output = min(LONGEST_OUTPUT, 1 + int(source.expovariate(1 / mean)))
     sampling = SamplingParams(
         max_tokens=output,
         temperature=0.0,
