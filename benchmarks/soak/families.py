@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.soak.cores import given_or_default
-from benchmarks.soak.traffic import Answer, Ask, answer, asks
+from benchmarks.soak.traffic import WAVE, Answer, Ask, answer, asks
 from benchmarks.soak.trial import quiet
 from engine.client import Engine
 from engine.config import EngineConfig
@@ -28,8 +28,7 @@ from engine.factory import load_engine
 from engine.types import FinishReason
 
 AT_ONCE = 64
-SLICE = 200
-BLOCKS = 20
+BLOCKS = 56
 """Cache blocks: fewer than the sequences that run at once would take."""
 
 
@@ -82,8 +81,8 @@ async def run(core: Path, first: int, count: int, seed: int, limit: float = math
     for engine in engines:
         engine.start()
     started = time.monotonic()
-    for start in range(first, first + count, SLICE):
-        size = min(SLICE, first + count - start)
+    for start in range(first, first + count, WAVE):
+        size = min(WAVE, first + count - start)
         batch = asks(seed, start, size, engines[0].model.vocab_size)
         order = random.Random(f"{seed}/{start}/order")
         left, right = [await serve(engine, batch, order) for engine in engines]
@@ -97,7 +96,7 @@ async def run(core: Path, first: int, count: int, seed: int, limit: float = math
         seconds = time.monotonic() - started
         if seconds > limit:
             break
-        if (start - first) // SLICE % 8 == 7:
+        if (start - first) // WAVE % 8 == 7:
             print(f"{tally.requests} requests, {tally.wrong} differ, {seconds:.0f} s", flush=True)
     for name, engine in zip(("mixed", "separate"), engines, strict=True):
         print(f"{name:9}{summary(engine)}")

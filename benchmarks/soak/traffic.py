@@ -12,8 +12,11 @@ HEADS = 24
 LONGEST_HEAD = 192
 LONGEST_TAIL = 40
 SHORT_OUTPUT = 6
-LONGEST_OUTPUT = 150
-LONG = 0.08
+LONGEST_OUTPUT = 110
+WAVE = 200
+GROWING = 25
+"""Every so many waves of requests are of short prompts with long outputs: they all outgrow the
+blocks that they began with, so that some must give theirs up."""
 ABORTED = 0.03
 SCORED = 0.1
 
@@ -62,11 +65,12 @@ def _tokens(source: random.Random, count: int, vocab: int) -> tuple[int, ...]:
 
 
 def _ask(source: random.Random, index: int, heads: Sequence[tuple[int, ...]], vocab: int) -> Ask:
-    head = source.choice(heads) if source.random() < 0.6 else ()
+    growing = index // WAVE % GROWING == GROWING - 1
+    head = source.choice(heads) if source.random() < 0.6 and not growing else ()
     prompt = head + _tokens(source, source.randint(1, LONGEST_TAIL), vocab)
-    long = source.random() < LONG  # these outgrow the blocks that they began with
-    mean = LONGEST_OUTPUT / 2 if long else SHORT_OUTPUT
-    output = min(LONGEST_OUTPUT, 1 + int(source.expovariate(1 / mean)))
+    output = 1 + int(source.expovariate(1 / SHORT_OUTPUT))
+    if growing:
+        output = source.randint(40, LONGEST_OUTPUT)
     sampling = SamplingParams(
         max_tokens=output,
         temperature=0.0,
