@@ -8,6 +8,8 @@ from contextlib import suppress
 from threading import Thread, get_native_id
 from typing import ParamSpec, TypeVar
 
+from engine.futures import fail, finish
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -34,9 +36,9 @@ async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             result = call(*args, **kwargs)
         except BaseException as error:  # handed to whoever awaits
-            loop.call_soon_threadsafe(_fail, future, error)
+            loop.call_soon_threadsafe(fail, future, error)
         else:
-            loop.call_soon_threadsafe(_finish, future, result)
+            loop.call_soon_threadsafe(finish, future, result)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(min(TURN, interval))
@@ -45,13 +47,3 @@ async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await future
     finally:
         sys.setswitchinterval(interval)
-
-
-def _finish(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

@@ -11,6 +11,7 @@ from engine.chain import StepChain, StepReport
 from engine.core.schema import Graph
 from engine.device.base import Executable
 from engine.errors import EngineUnavailableError
+from engine.futures import fail, finish
 from engine.handover import Handover
 from engine.live import Live, ending
 from engine.metrics import EngineMetrics
@@ -99,9 +100,9 @@ class EngineLoop:
             try:
                 result = call(*args, **kwargs)
             except BaseException as error:  # handed to whoever awaits
-                event_loop.call_soon_threadsafe(_fail, future, error)
+                event_loop.call_soon_threadsafe(fail, future, error)
             else:
-                event_loop.call_soon_threadsafe(_finish, future, result)
+                event_loop.call_soon_threadsafe(finish, future, result)
 
         self._chain.between(job)
         return await future
@@ -130,7 +131,7 @@ class EngineLoop:
                 self._chain.run(handover.put)
             except BaseException as error:  # raised below
                 failure = error
-            event_loop.call_soon_threadsafe(_finish, ended, failure)
+            event_loop.call_soon_threadsafe(finish, ended, failure)
 
         thread = Thread(target=serve, name="flare-steps", daemon=True)
         thread.start()
@@ -154,7 +155,7 @@ class EngineLoop:
 
     def _refuse_calls(self) -> None:
         for future in self._calls:
-            _fail(future, EngineUnavailableError("the engine is shutting down"))
+            fail(future, EngineUnavailableError("the engine is shutting down"))
 
     def _deliver(self, report: StepReport) -> None:
         """Push a step's deltas to the streams, and count the step."""
@@ -189,13 +190,3 @@ class EngineLoop:
         del self._live[live.id]
         if not self._live:
             self._empty.set()
-
-
-def _finish(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
