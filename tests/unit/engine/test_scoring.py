@@ -73,9 +73,9 @@ async def test_scores_start_over_when_a_prompt_is_preempted_half_way() -> None:
     async with serving(
         num_blocks=12, block_size=8, max_num_seqs=2, max_step_tokens=4, prefix_cache=False
     ) as parts:
-        [first] = parts.engine.submit([request("a", [3] * 16, 20)])
-        await anext(first)
-        [second] = parts.engine.submit([request("b", prompt, 5, prompt_logprobs=1)])
+        first, second = parts.engine.submit(
+            [request("a", [3] * 16, 20), request("b", prompt, 5, prompt_logprobs=1)]
+        )
         deltas, _ = await asyncio.gather(collect(second), collect(first))
         registry = parts.engine.metrics.registry
         assert registry.get_sample_value("flare_preemptions_total") == 1
