@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -134,8 +135,13 @@ async def test_abort_ends_the_stream_at_once_also_while_waiting() -> None:
 
 async def test_an_abort_before_the_first_step_costs_no_replay() -> None:
     async with serving() as parts:
+        held = threading.Event()
+        call = asyncio.create_task(parts.engine._loop.between_steps(held.wait))
+        await asyncio.sleep(0)
         [stream] = parts.engine.submit([request("a", [1], 5)])
         await stream.aclose()
+        held.set()
+        await call
         await settled(parts)
         assert not parts.device.replays
 
@@ -168,6 +174,7 @@ async def test_a_cancelled_reader_can_still_close_its_stream() -> None:
 async def test_a_failing_step_fails_the_engine_clearly(caplog: pytest.LogCaptureFixture) -> None:
     parts = scripted_engine()
     parts.engine.start()
+    parts.device.delay = 0.005
     streams = parts.engine.submit([request("a", [1], 50), request("b", [2] * 90, 50)])
     await anext(streams[0])
     parts.device.fail = ValueError("the device is gone")

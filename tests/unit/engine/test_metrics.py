@@ -65,6 +65,7 @@ async def test_tokens_launches_and_times_are_counted() -> None:
 @pytest.mark.parametrize("mixed", [True, False])
 async def test_a_step_with_both_sorts_is_mixed_whichever_family_serves_it(mixed: bool) -> None:
     async with serving(mixed=mixed) as parts:
+        parts.device.delay = 0.01
         [first] = parts.engine.submit([request("a", [1] * 5, 20)])
         await anext(first)
         [second] = parts.engine.submit([request("b", [2] * 20, 2)])
