@@ -1,19 +1,13 @@
 """The one client: streamed completions of any OpenAI-compatible server, timed chunk by chunk."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.errors import SettingsError
+import msgspec
 
-try:
-    import httpx
-except ModuleNotFoundError as missing:
-    raise SettingsError(
-        "this command needs httpx, which is not installed", "pip install 'flare-serve[bench]'"
-    ) from missing
+from app.bench.http import aiohttp, session
 
 
 class ReplyError(RuntimeError):
@@ -49,8 +43,8 @@ class Reply:
 class Client:
     """Streams completions from one base URL (ends in /v1). Use as an async context manager.
 
-    ``body``: fields of every request. ``api_key``: sent as bearer token. ``transport`` replaces
-    the network (tests).
+    ``body``: fields of every request. ``api_key``: sent as bearer token. ``timeout_s``: without a
+    byte from the server.
     """
 
     def __init__(
@@ -58,26 +52,19 @@ class Client:
         base_url: str,
         body: Mapping[str, object],
         timeout_s: float,
-        transport: httpx.AsyncBaseTransport | None = None,
         api_key: str | None = None,
     ) -> None:
-        # A connection per request: no server is measured on another one's keep-alive.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(
-            limits=limits,
-            timeout=timeout_s,
-            trust_env=False,
-            transport=transport,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
-        )
         self._url = f"{base_url}/completions"
         self._body = body
+        self._timeout_s = timeout_s
+        self._api_key = api_key
 
     async def __aenter__(self) -> "Client":
+        self._http = session(self._timeout_s, self._api_key)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def complete(
         self,
@@ -95,33 +82,33 @@ class Client:
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True}
         reply.sent = time.perf_counter()
         try:
-            async with self._http.stream(
-                "POST", self._url, json={**body, **self._body}
-            ) as response:
-                if response.status_code != 200:
-                    detail = (await response.aread()).decode(errors="replace")
-                    raise ReplyError(f"HTTP {response.status_code}: {detail[:300]}")
+            async with self._http.post(self._url, json={**body, **self._body}) as response:
+                if response.status != 200:
+                    detail = await response.text(errors="replace")
+                    raise ReplyError(f"HTTP {response.status}: {detail[:300]}")
                 async for at, event in _events(response):
                     _take(reply, at, event)
                     if stop is not None and stop.is_set():
                         break
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             raise ReplyError(repr(error)) from error
         if not reply.arrivals:
             raise ReplyError("the stream held no token")
         return reply
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[tuple[float, dict[str, object]]]:
+async def _events(
+    response: aiohttp.ClientResponse,
+) -> AsyncIterator[tuple[float, dict[str, object]]]:
     """The JSON events of an event stream, each with the time at which its bytes were read."""
     rest = b""
-    async for part in response.aiter_raw():
+    async for part in response.content.iter_any():
         now = time.perf_counter()
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and data != b"[DONE]":
-                yield now, json.loads(data)
+                yield now, msgspec.json.decode(data)
 
 
 def _take(reply: Reply, at: float, event: dict[str, object]) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.bench.http import aiohttp, session
 from engine.errors import SettingsError
 
+TIMEOUT_S = 30.0
 LAUNCHES, PADDED = "flare_graph_launches_total", "flare_padded_tokens_total"
 PREEMPTIONS = "flare_preemptions_total"
 HITS = "flare_prefix_cache_hits_total"
@@ -39,31 +41,23 @@ class Endpoint:
     Raises SettingsError for a URL that is none.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        api_key: str | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self.root = root_url(base_url)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
-        self._http = httpx.AsyncClient(
-            headers=headers, timeout=30, trust_env=False, transport=transport
-        )
+        self._api_key = api_key
 
     async def __aenter__(self) -> "Endpoint":
+        self._http = session(TIMEOUT_S, self._api_key)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def model(self) -> str:
         """The first model that is served. Raises SettingsError when there is no answer."""
         try:
-            answer = await self._http.get(f"{self.root}/v1/models")
-            answer.raise_for_status()
-            return str(answer.json()["data"][0]["id"])
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as exc:
+            async with self._http.get(f"{self.root}/v1/models", raise_for_status=True) as answer:
+                return str((await answer.json(content_type=None))["data"][0]["id"])
+        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as exc:
             hint = "is the server running, and does it need --api-key?"
             raise SettingsError(
                 f"{self.root}/v1/models does not list a model: {exc}", hint
@@ -72,9 +66,9 @@ class Endpoint:
     async def config(self) -> dict[str, Any] | None:
         """``/v1/config`` of a Flare server; None for any other."""
         try:
-            answer = await self._http.get(f"{self.root}/v1/config")
-            found = answer.json() if answer.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
+            async with self._http.get(f"{self.root}/v1/config") as answer:
+                found = await answer.json(content_type=None) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
             return None
         return found if isinstance(found, dict) and found.get("object") == "config" else None
 
@@ -89,11 +83,10 @@ class Endpoint:
     async def text(self, path: str) -> str:
         """What a route answers. Raises SettingsError when it cannot be read."""
         try:
-            answer = await self._http.get(f"{self.root}{path}")
-            answer.raise_for_status()
-        except httpx.HTTPError as exc:
+            async with self._http.get(f"{self.root}{path}", raise_for_status=True) as answer:
+                return await answer.text()
+        except (aiohttp.ClientError, TimeoutError) as exc:
             raise SettingsError(f"cannot read {self.root}{path}: {exc}") from exc
-        return answer.text
 
 
 def counters(text: str) -> Counters:
@@ -117,10 +110,11 @@ def counters(text: str) -> Counters:
 def root_url(base_url: str) -> str:
     """The URL without a trailing slash and /v1. Raises SettingsError for one that is none."""
     try:
-        url = httpx.URL(base_url)
-    except httpx.InvalidURL as exc:
+        url = urlsplit(base_url)
+        named = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError as exc:
         raise SettingsError(f"--base-url {base_url!r} is no URL: {exc}") from exc
-    if url.scheme not in ("http", "https") or not url.host:
+    if not named:
         raise SettingsError(f"--base-url must be http://HOST[:PORT] or https://, not {base_url!r}")
     return base_url.rstrip("/").removesuffix("/v1").rstrip("/")
 

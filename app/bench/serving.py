@@ -1,6 +1,5 @@
 """``flare bench``: one running server, every cell of a plan."""
 
-import asyncio
 import datetime
 import json
 import os
@@ -12,6 +11,7 @@ from typing import Any
 
 from app.bench.client import Client
 from app.bench.endpoint import Endpoint
+from app.bench.http import run
 from app.bench.measure import BODY, Measured, measure, warm
 from app.bench.plan import Plan
 from engine import __version__
@@ -51,7 +51,7 @@ def bench(target: Target, plan: Plan, say: Say) -> BenchRun:
     Raises SettingsError for a server that does not answer or a cell that it cannot run, and
     FlareError when every request of a repeat failed.
     """
-    return asyncio.run(_bench(target, plan, say))
+    return run(_bench(target, plan, say))
 
 
 async def _bench(target: Target, plan: Plan, say: Say) -> BenchRun:

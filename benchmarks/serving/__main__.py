@@ -5,7 +5,6 @@ python -m benchmarks.serving --merge RUN.json... (report only)
 """
 
 import argparse
-import asyncio
 import datetime
 import json
 import os
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.bench.http import run as run_loop
 from app.bench.machine import machine
 from benchmarks.serving.prompts import load_words
 from benchmarks.serving.report import markdown
@@ -96,7 +96,7 @@ def measure(a: argparse.Namespace) -> Run:
     words = load_words(models.core / "text/tokenizer.json")
     installed = [server for server in servers if server.installed]
     plan = Plan(installed, scenarios, a.rounds, words, logs)
-    samples: list[Sample] = asyncio.run(run_rounds(plan))
+    samples: list[Sample] = run_loop(run_rounds(plan))
     settings = {"model": models.gguf.name, "threads": str(a.threads), "rounds": str(a.rounds)}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Run(date, facts, settings, tuple(entry(s) for s in servers), tuple(samples))

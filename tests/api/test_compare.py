@@ -15,9 +15,9 @@ from tests.support.checkpoints import complete_hf
 from tests.support.process import flare, server_process
 
 LIMITS = ["--max-num-seqs", "4", "--max-step-tokens", "64"]
-LINES = [
+LINES = [  # of two streams, one writes for long: the other's next prompt arrives meanwhile
     {"prompt": "hello world", "output_length": 6},
-    {"prompt": "a", "output_length": 9},
+    {"prompt": "a", "output_length": 60},
     {"prompt": "one two three four five six seven " * 6, "output_length": 4},
     {"prompt": "once upon a time", "output_length": 8},
 ]

@@ -18,6 +18,7 @@ from app.bench.compare.power import Meter
 from app.bench.compare.samples import Place, Taken, taken
 from app.bench.compare.server import Server, Start, serving
 from app.bench.endpoint import Endpoint
+from app.bench.http import run
 from app.bench.measure import BODY, measure, warm
 
 PAIRS_A_REPEAT = 2  # A B, then B A
@@ -72,7 +73,7 @@ def compare_legs(comparison: Comparison, results: Results, advance: Advance) -> 
     that does not start, FlareError when all requests of a run failed, and KeyboardInterrupt after
     Ctrl-C or SIGTERM, with no server left running.
     """
-    asyncio.run(_until_told(_Run(comparison, results, advance).all()))
+    run(_until_told(_Run(comparison, results, advance).all()))
 
 
 async def _until_told(work: Any) -> None:

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.bench.compare.legs import Leg
 from app.bench.endpoint import Endpoint
+from app.bench.http import aiohttp, session
 from engine.errors import (
     CoreError,
     DeviceError,
@@ -29,6 +29,7 @@ from engine.errors import (
 START_SECONDS = 600.0
 STOP_SECONDS = 40.0
 POLL_SECONDS = 0.002
+HEALTH_SECONDS = 5.0  # for an answer
 PHASES = "flare_load_phase_seconds"
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 HIDDEN = (
@@ -103,7 +104,7 @@ class Server:
             found = re.search(r"listening on (\S+),", self._log.read_text(errors="replace"))
             self.url = found[1] if found else ""
             await asyncio.sleep(POLL_SECONDS)
-        async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+        async with session(HEALTH_SECONDS) as http:
             while not await _healthy(http, self.url):
                 self._check()
                 await asyncio.sleep(POLL_SECONDS)
@@ -204,7 +205,8 @@ def _last(lines: Sequence[str], start: str) -> str | None:
     return found[-1] if found else None
 
 
-async def _healthy(http: httpx.AsyncClient, url: str) -> bool:
-    with suppress(httpx.HTTPError):
-        return (await http.get(f"{url}/health")).status_code == 200
+async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with http.get(f"{url}/health") as answer:
+            return answer.status == 200
     return False

@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
-import httpx
 import pytest
+from aiohttp import web
 
 from app.bench.client import Client
 from app.bench.drive import Answer, Outcome, drive
@@ -13,6 +12,7 @@ from app.bench.endpoint import Counters, counters, root_url
 from app.bench.figures import Objective, figures
 from app.bench.workloads import Request
 from engine.errors import SettingsError
+from tests.support.loopback import loopback
 
 
 def answer(index: int, wait: float, *gaps: float) -> Answer:
@@ -72,26 +72,22 @@ class SlowServer:
         self.open = self.most = 0
         self.order: list[str] = []
 
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        prompt = json.loads(request.content)["prompt"]
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        prompt = (await request.json())["prompt"]
         self.order.append(prompt)
         self.open += 1
         self.most = max(self.most, self.open)
         await asyncio.sleep(0.05)
         self.open -= 1
         if prompt == "fail":
-            return httpx.Response(500, text="broken")
+            return web.Response(status=500, text="broken")
         event = json.dumps({"choices": [{"text": prompt}]})
-        return httpx.Response(200, content=streamed(f"data: {event}\n\ndata: [DONE]\n\n"))
-
-
-async def streamed(text: str) -> AsyncIterator[bytes]:
-    yield text.encode()
+        return web.Response(text=f"data: {event}\n\ndata: [DONE]\n\n")
 
 
 async def driven(requests: list[Request], concurrency: int) -> tuple[SlowServer, Outcome]:
     server = SlowServer()
-    async with Client("http://s/v1", {}, 5, httpx.MockTransport(server)) as client:
+    async with loopback(server) as url, Client(f"{url}/v1", {}, 5) as client:
         return server, await drive(client, requests, concurrency)
 
 

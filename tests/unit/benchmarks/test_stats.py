@@ -2,9 +2,10 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-import httpx
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from app.bench.stats import advantage, best, gaps, percentile
 from benchmarks.chart import Chart, round_up, svg
 from benchmarks.growth import Point, Trace, charts, medians, shapes_of, steady_rate
 from benchmarks.serving.scenarios import arrival_figures
+from tests.support.loopback import loopback, streamed
 
 finite = st.floats(-1e6, 1e6)
 
@@ -53,16 +55,16 @@ def test_arrival_counts_only_what_overlaps_the_wait() -> None:
     assert figures["arrival_tok_s"] == 0.5  # the token at 11 alone
 
 
-async def in_parts(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), 7):  # lines arrive in pieces
-        yield body[start : start + 7]
+@asynccontextmanager
+async def client(body: bytes, status: int = 200) -> AsyncIterator[Client]:
+    """A client of a server that answers with ``body``, its lines in pieces."""
 
+    async def respond(request: web.Request) -> web.StreamResponse:
+        parts = [body[start : start + 7] for start in range(0, len(body), 7)]
+        return await streamed(request, parts, status)
 
-def client(body: bytes, status: int = 200) -> Client:
-    def respond(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(status, content=in_parts(body))
-
-    return Client("http://server/v1", {"model": "m"}, 5, httpx.MockTransport(respond))
+    async with loopback(respond) as url, Client(f"{url}/v1", {"model": "m"}, 5) as one:
+        yield one
 
 
 async def test_the_client_counts_tokens_by_usage_and_skips_the_final_chunk() -> None:
@@ -84,7 +86,7 @@ async def test_the_client_counts_tokens_by_usage_and_skips_the_final_chunk() -> 
         (b"busy", 503, "HTTP 503: busy"),
         (b'data: {"error": "broken"}\n\n', 200, "broken"),
         (b"data: [DONE]\n\n", 200, "no token"),
-        (b"data: {broken\n\n", 200, "JSONDecodeError"),
+        (b"data: {broken\n\n", 200, "DecodeError"),
     ],
 )
 async def test_the_client_reports_failures(body: bytes, status: int, said: str) -> None:
