@@ -6,8 +6,11 @@
 #include "flare/simd.h"
 
 #include "norm_rope.inl"
+#include "attention_products.inl"
+#include "attention_softmax.inl"
 #include "attention.inl"
 #if defined(FLARE_TILES)
+#include "attention_amx_softmax.inl"
 #include "attention_amx.inl"
 #endif
 #include "sampling.inl"
