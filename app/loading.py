@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
+from engine.ahead import EarlyHashing
 from engine.config import EngineConfig
 
 if TYPE_CHECKING:  # the loading thread imports these, beside the main thread's own imports
@@ -23,9 +24,12 @@ class Loaded(Struct, frozen=True):
     text: "TextAssets"
 
 
-def start_loading(config: EngineConfig) -> "Future[Loaded]":
-    """Begin to load in a thread that does not hold up the end of the process."""
-    return _in_thread("flare-load", lambda: _load(config))
+def start_loading(config: EngineConfig, early: EarlyHashing | None = None) -> "Future[Loaded]":
+    """Begin to load in a thread that does not hold up the end of the process.
+
+    ``early`` hashes the core's storage already.
+    """
+    return _in_thread("flare-load", lambda: _load(config, early))
 
 
 def _in_thread(name: str, call: Callable[[], T]) -> "Future[T]":
@@ -42,7 +46,7 @@ def _run(call: Callable[[], T], future: "Future[T]") -> None:
         future.set_exception(exc)
 
 
-def _load(config: EngineConfig) -> Loaded:
+def _load(config: EngineConfig, early: EarlyHashing | None) -> Loaded:
     from engine.factory import load_engine
     from engine.text.assets import load_text
 
@@ -51,5 +55,5 @@ def _load(config: EngineConfig) -> Loaded:
     def begin_text(files: Mapping[str, bytes]) -> None:  # parsed while the first replays run
         text.append(_in_thread("flare-text", lambda: load_text(files)))
 
-    engine = load_engine(config, on_instantiated=begin_text)
+    engine = load_engine(config, early=early, on_instantiated=begin_text)
     return Loaded(engine, text[0].result())

@@ -118,7 +118,7 @@ def serve(core: str, port: int, seconds: float, profile: str | None) -> None:
     def open_device(spec: DeviceSpec) -> Device:
         return SleepingDevice(spec, seconds)
 
-    def start_loading(config: Any) -> "Future[Loaded]":
+    def start_loading(config: Any, early: object) -> "Future[Loaded]":
         future: Future[Loaded] = Future()
         text = load_text(folder_files(Path(core) / "text"))
         future.set_result(Loaded(load_engine(config, open_device), text))

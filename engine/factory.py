@@ -12,6 +12,7 @@ from engine.cache.kv import KVCache
 from engine.chain import StepChain
 from engine.client import Engine
 from engine.config import EngineConfig
+from engine.core.hashing import EarlyHashing
 from engine.core.reader import Core, open_core
 from engine.core.schema import Manifest
 from engine.core.validate import validate
@@ -65,18 +66,19 @@ def load_engine(
     config: EngineConfig,
     open_with: OpenDevice | None = None,
     *,
+    early: EarlyHashing | None = None,
     on_instantiated: Callable[[Mapping[str, bytes]], None] = lambda _: None,
 ) -> Engine:
     """Load an engine: open, validate, select, prune, budget, instantiate, warm up.
 
     Blocks; start the engine in an event loop afterwards. ``open_with`` replaces the device of
-    the plan (tests). ``on_instantiated`` is called with the core's text files when what is left
-    is native and holds no interpreter lock, so that other work can run beside it. Raises
-    SettingsError, CoreError, SelectionError or DeviceError.
+    the plan (tests). ``early`` hashes the core's storage already. ``on_instantiated`` is called
+    with the core's text files when what is left is native and holds no interpreter lock, so that
+    other work can run beside it. Raises SettingsError, CoreError, SelectionError or DeviceError.
     """
     phases = Phases()
     with phases.time("open"):
-        core = open_core(config.core)
+        core = open_core(config.core, early=early)
     try:
         engine = _load(config, core, phases, open_with, on_instantiated)
     finally:
@@ -94,8 +96,10 @@ def _load(
 ) -> Engine:
     with phases.time("validate"):
         validate(core.manifest)
+    core.raise_if_damaged()  # before the time of what comes next is spent
     with phases.time("plan"):
         plan = plan_load(config, core.manifest)
+    core.raise_if_damaged()
     with phases.time("device"):
         spec = device_spec(plan.ranks[0], core, plan.pruned, plan.room)
         device = open_with(spec) if open_with else open_device(spec, config.threads, config.cpu_isa)

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from engine.core.digests import root_digest
 from engine.core.errors import DigestMismatchError, FormatError, VersionError
+from engine.core.paths import MANIFEST
 from engine.core.schema import (
     READABLE_VERSIONS,
     Canary,
@@ -40,7 +41,6 @@ from engine.core.strict import Fault, decode_with, decoder_for, encode, parse_js
 from engine.core.upgrade import upgrade
 from engine.ir.program import PLACED, Buffer, Dim, Domain, DType, Launch, Program, Space
 
-MANIFEST = "core.json"
 PROGRAMS = "programs.json"
 
 

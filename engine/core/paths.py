@@ -6,6 +6,8 @@ from pathlib import Path, PurePosixPath
 
 from engine.core.errors import CoreFileError
 
+MANIFEST = "core.json"
+STORAGE_FOLDER = "storage"
 TEXT_FOLDER = "text"
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _LONGEST = 255
@@ -13,7 +15,7 @@ _LONGEST = 255
 
 def storage_path(rank: int) -> str:
     """Return the path of a rank's tensors, relative to the core."""
-    return f"storage/rank{rank}.safetensors"
+    return f"{STORAGE_FOLDER}/rank{rank}.safetensors"
 
 
 def inside(root: Path, path: str) -> Path:

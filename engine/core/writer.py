@@ -14,10 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from engine.core.codec import MANIFEST, PROGRAMS, decode_manifest, encode_manifest, encode_programs
+from engine.core.codec import PROGRAMS, decode_manifest, encode_manifest, encode_programs
 from engine.core.digests import bytes_digest, content_digest, file_digest
 from engine.core.errors import DuplicateIdError
-from engine.core.paths import TEXT_FOLDER, storage_path
+from engine.core.paths import MANIFEST, TEXT_FOLDER, storage_path
 from engine.core.safetensors import DTYPE_NAMES, NUMPY_DTYPES, TensorFile
 from engine.core.schema import (
     FORMAT_VERSION,

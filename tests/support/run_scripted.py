@@ -21,7 +21,7 @@ from tests.support.scripted import Behaviour, scripted_engine
 def main() -> int:
     load_seconds, delay, error = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 
-    def start_loading(config: EngineConfig) -> "Future[Loaded]":
+    def start_loading(config: EngineConfig, early: object) -> "Future[Loaded]":
         future: Future[Loaded] = Future()
 
         def load() -> None:

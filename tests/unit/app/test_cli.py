@@ -312,7 +312,11 @@ def test_the_export_process_ignores_a_folder_named_app(tmp_path: Path) -> None:
             "engine.export engine.models",
         ),
         # Before the engine begins to load: nothing that can be imported beside it.
-        ("app.commands.run", "starlette uvicorn numpy prometheus_client engine.core"),
+        ("app.commands.run", "pydantic argparse starlette uvicorn numpy engine.core.schema"),
+        (
+            "app.commands.run, app.sources, app.commands.run_options",
+            "starlette uvicorn numpy prometheus_client engine.core.schema",
+        ),
         # Before a subcommand is known.
         ("app.cli", "pydantic asyncio argparse"),
     ],
@@ -327,3 +331,24 @@ def test_what_a_start_imports(imports: str, forbidden: str) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("options", [("--port", "0"), ("--port", "0", "--no-mixed-prefill")])
+def test_a_damaged_core_is_refused_before_anything_heavy_is_imported(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    core = write_core(tmp_path / "bad.core")
+    storage = core / "storage" / "rank0.safetensors"
+    data = bytearray(storage.read_bytes())
+    data[-1] ^= 1
+    storage.write_bytes(data)
+    program = (
+        f"import sys, app.cli; code = app.cli.main(['run', *{options!r}, {str(core)!r}]);"
+        "print(*(m for m in ('numpy', 'uvicorn', 'starlette', 'jinja2') if m in sys.modules));"
+        "sys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (3, "\n"), ran.stderr
+    assert "flare: error: storage/rank0.safetensors: digest: expected" in ran.stderr
