@@ -173,6 +173,32 @@ static void attend_step(const TileWork* before, const TileWork& here, const Tile
   }
 }
 
+// As finish, as bfloat16 into the tiles of the linear that follows.
+FLARE_INLINE void finish_tiles(const RowTiles& tiles, int row, int column, const float* sum,
+                               const float* out, int head_dim) {
+  const V inverse = splat(1.0f / hsum(load(sum)));
+  for (int d = 0; d < head_dim; d += 32) {
+    uint8_t* y = tile_row(tiles, row, (column + d) / 32);
+    store_bf16(y, fma(load(out + d), inverse, zero()));
+    store_bf16(y + 32, fma(load(out + d + kLanes), inverse, zero()));
+  }
+}
+
+FLARE_INLINE void finish_item(const AttentionArgs& a, const AttentionItem& item, int kv_head,
+                              const TileRows& rows, const float* out) {
+  const int dim = a.shape->head_dim, width = a.heads * dim;
+  for (int i = 0; i < item.queries; ++i, out += a.shape->padded_dim) {
+    const float* sum = rows.sum + i * kLanes;
+    const int64_t offset = offset_of(a, item, kv_head, i);
+    if (a.tiles.base != nullptr) {
+      const int row = static_cast<int>(offset / width), column = static_cast<int>(offset % width);
+      finish_tiles(a.tiles, row, column, sum, out, dim);
+    } else {
+      finish(sum, out, dim, a.y + offset);
+    }
+  }
+}
+
 template <int H>
 static void attend_tiles(const AttentionArgs& a, const AttentionItem& item, int kv_head,
                          AttentionScratch& s) {
@@ -203,10 +229,7 @@ static void attend_tiles(const AttentionArgs& a, const AttentionItem& item, int 
   publish();
   for (int d = 0; d < padded; d += 32) weigh_block<H>(before, d, padded, s.out, nothing);
   publish();
-  for (int i = 0; i < item.queries; ++i) {
-    finish(rows.sum + i * kLanes, s.out + i * padded, a.shape->head_dim,
-           a.y + offset_of(a, item, kv_head, i));
-  }
+  finish_item(a, item, kv_head, rows, s.out);
 }
 
 static void attend_prompt(const AttentionArgs& a, const AttentionItem& item, int kv_head,

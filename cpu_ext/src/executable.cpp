@@ -238,6 +238,10 @@ void Executable::run_step(const AttentionStep& step, int tid) {
   AttentionArgs args = step.args;
   args.partials = context_->partials();
   args.partial_stride = 32 + args.shape->padded_dim;
+  if (step.feeds != nullptr) {
+    args.tiles = linear_tiles(context_->isa(), linear_args(*step.feeds),
+                              linear_scratch(*step.feeds, tid));
+  }
   const int heads = args.shape->kv_heads;
   // One kv head after the other: its keys and values stay in the second cache from item to item.
   const int64_t items = static_cast<int64_t>(plan_.items.size()), work = items * heads;

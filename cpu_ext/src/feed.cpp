@@ -102,6 +102,11 @@ void link_feeds(std::vector<Step>& steps, const Domain& domain, Isa isa) {
       linear->feeds = reader;
       reader->fed = Fed::prompt;
       reader->area = 1 - linear->area;
+    } else if (auto* attention = std::get_if<AttentionStep>(&steps[i])) {
+      const bool whole = attention->args.shape->head_dim % 32 == 0;
+      if (!whole || reader->rows != Rows::tokens || !reads_tiles(*reader, isa)) continue;
+      attention->feeds = reader;
+      reader->fed = Fed::prompt;
     }
   }
 }

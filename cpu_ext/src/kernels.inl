@@ -10,6 +10,8 @@
 #include "attention_softmax.inl"
 #include "attention.inl"
 #if defined(FLARE_TILES)
+#include "linear_geometry.h"
+
 #include "attention_amx_softmax.inl"
 #include "attention_amx.inl"
 #endif

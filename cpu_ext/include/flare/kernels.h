@@ -58,6 +58,7 @@ struct AttentionArgs {
   const CacheShape* shape;
   float* partials;     // states of (kv head, partition, query) from AttentionItem::partial on
   int partial_stride;  // floats per state
+  RowTiles tiles;  // where the outputs of prompt rows go instead; head_dim is a multiple of 32 then
 };
 
 // One piece of attention, for each kv head. Queries of a segment and kv head are numbered

@@ -74,6 +74,7 @@ struct RopeStep {
 struct AttentionStep {
   AttentionArgs args;  // partials are set at the replay
   int claim;  // items that a thread takes at a time
+  const LinearStep* feeds;  // the next step, or null
 };
 struct GatherStep {
   const float* x;
