@@ -7,7 +7,6 @@ many were refused by which error, served the same bits, or were another valid co
 when any case did anything else. ``--only N`` runs one case of the seed in this process.
 """
 
-import argparse
 import json
 import math
 import os
@@ -27,6 +26,7 @@ from msgspec import Struct
 
 from benchmarks.soak.cores import tiny_core
 from benchmarks.soak.mutations import Case, Pristine, draw, read_pristine
+from benchmarks.soak.options import add_first, parser
 from benchmarks.soak.trial import Service, Verdict, judge, quiet, served
 
 LIMIT = 1.0
@@ -233,15 +233,13 @@ def set_up(core: Path, seed: int, folder: Path, limited: bool = True) -> Setup:
 
 def main() -> int:
     """Run and print; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("core", type=Path, nargs="?")
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    parser.add_argument("--only", type=int, help="one case, in this process")
-    parser.add_argument("--unlimited", action="store_true", help="no limit of memory (sanitizers)")
-    options = parser.parse_args()
+    options_of = parser(__doc__, 100_000, "cases")
+    add_first(options_of, "case")
+    options_of.add_argument("--only", type=int, help="one case, in this process")
+    options_of.add_argument(
+        "--unlimited", action="store_true", help="no limit of memory (sanitizers)"
+    )
+    options = options_of.parse_args()
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         core = options.core or tiny_core(Path(folder) / "original.core")

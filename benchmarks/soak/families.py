@@ -7,7 +7,6 @@ sequences are preempted; prompts share beginnings, so that the prefix cache is u
 are given up. Prints counts, and exits with 1 when a token, a log probability or an end differs.
 """
 
-import argparse
 import asyncio
 import math
 import random
@@ -19,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.soak.cores import given_or_default
+from benchmarks.soak.options import add_first, parser
 from benchmarks.soak.traffic import WAVE, Answer, Ask, answer, asks
 from benchmarks.soak.trial import quiet
 from engine.client import Engine
@@ -118,13 +118,9 @@ def summary(engine: Engine) -> str:
 
 def main() -> int:
     """Run and print; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("core", type=Path, nargs="?")
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first request")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    options = parser.parse_args()
+    options_of = parser(__doc__, 10_000, "requests")
+    add_first(options_of, "request")
+    options = options_of.parse_args()
     quiet()
     started = time.monotonic()
     with given_or_default(options.core) as core:

@@ -10,7 +10,6 @@ gap that is too long, beyond the share of stretches without a switch that have o
 counting so few can tell.
 """
 
-import argparse
 import asyncio
 import math
 import random
@@ -24,6 +23,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from benchmarks.soak.cores import given_or_default
+from benchmarks.soak.options import parser
 from benchmarks.soak.trial import quiet
 from engine.client import Engine
 from engine.config import EngineConfig
@@ -201,12 +201,8 @@ def report(tally: Tally, seconds: float) -> bool:
 
 def main() -> int:
     """Run and print; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("core", type=Path, nargs="?")
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    options = parser.parse_args()
+    options_of = parser(__doc__, 1000, "switches")
+    options = options_of.parse_args()
     quiet()
     started = time.monotonic()
     with given_or_default(options.core) as core:

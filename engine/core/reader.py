@@ -23,6 +23,7 @@ from engine.core.hashing import (
 from engine.core.paths import MANIFEST, TEXT_FOLDER, inside
 from engine.core.safetensors import NUMPY_DTYPES
 from engine.core.schema import Manifest, Section
+from engine.core.storage_header import check_header
 from engine.core.validate_storage import validate_storage
 
 _HINT = (
@@ -107,7 +108,8 @@ def open_core(path: Path, *, hash_storage: bool = True, early: EarlyHashing | No
     """Open the core at ``path``.
 
     Checks at once: the manifest's version, root digest and schema; that every listed file lies
-    inside the core and has its size; the storage table; digests of programs and text files.
+    inside the core and has its size; the storage table, against the storage files' headers too;
+    digests of programs and text files.
     Starts hashing the storage for ``Core.verify_storage``; without ``hash_storage`` that begins
     when it is called, for those who may need no tensor; ``early`` (``hash_early``) is gone on with
     when it is of this core. Files that the manifest does not list have
@@ -121,6 +123,8 @@ def open_core(path: Path, *, hash_storage: bool = True, early: EarlyHashing | No
     if hash_storage:
         hashing.begin()
     try:
+        for name, data in hashing.maps.items():
+            check_header(name, data, (t for t in manifest.catalog.storage if t.file == name))
         files = {
             section.path: _read(root, section)
             for section in manifest.sections

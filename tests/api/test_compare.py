@@ -2,8 +2,9 @@
 
 import json
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -154,6 +155,35 @@ def test_an_interruption_ends_the_servers_and_keeps_what_there_is(
     assert not found.complete and found.verdict.kind == "incomplete"
     assert 1 <= len(found.samples) < 16
     assert not [line for line in command_lines() if str(core) in line]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
+def test_killing_a_comparison_ends_its_server(core: Path, trace: Path, tmp_path: Path) -> None:
+    command = flare("compare", str(core), "--trace", str(trace), "--concurrency", "2")
+    with server_process([*command, "--output", str(tmp_path)]) as process:
+        _until(lambda: bool(servers_of(core)))
+        process.process.kill()
+        assert process.wait() == -signal.SIGKILL
+        _until(lambda: not servers_of(core))
+
+
+def test_a_server_whose_parent_has_died_does_not_start(core: Path) -> None:
+    with server_process(
+        [sys.executable, "-m", "app.bench.compare.child", "1", str(core), "--port", "0"]
+    ) as orphan:
+        assert (orphan.wait(), orphan.stderr) == (0, "")
+
+
+def servers_of(core: Path) -> list[str]:
+    return [line for line in command_lines() if "compare.child" in line and str(core) in line]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("not within 30 s")
 
 
 def command_lines() -> Iterator[str]:

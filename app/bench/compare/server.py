@@ -166,7 +166,7 @@ async def serving(core: Path, leg: Leg) -> AsyncIterator[tuple[Server, Start]]:
 
 def command(core: Path, leg: Leg) -> list[str]:
     """The command line. -P: a folder "app" where the user stands is not this package."""
-    run = [sys.executable, "-P", "-m", "app.cli", "run", str(core)]
+    run = [sys.executable, "-P", "-m", "app.bench.compare.child", str(os.getpid()), str(core)]
     return [*run, "--host", "127.0.0.1", "--port", "0", *leg.arguments]
 
 
