@@ -5,6 +5,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.sse import BODY_WRITER
+
 
 class Connection(HttpToolsProtocol):
     """One client connection.
@@ -18,6 +20,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        extensions: dict[str, Any] = {BODY_WRITER: ChunkWriter(cycle)}
+        cycle.scope["extensions"] = extensions
         if cycle.scope["http_version"] == "1.0":
             app = _until_close(app, cycle)
         super()._start_asgi_task(cycle, app)
@@ -29,6 +33,30 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
+
+
+class ChunkWriter:
+    """Sends chunks of one answer without a task; implements ``app.sse.BodyWriter``."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def open(self) -> bool:
+        """Whether the answer is under way, in chunks, and the client keeps up with it."""
+        cycle = self._cycle
+        return (
+            cycle.response_started
+            and cycle.chunked_encoding is True
+            and not cycle.flow.write_paused
+            and not cycle.disconnected
+            and not cycle.response_complete
+            and not cycle.transport.is_closing()
+        )
+
+    def write(self, body: bytes) -> None:
+        """Send a chunk (RFC 9112, 7.1); ``body`` is not empty, for that would be the last one."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
 def _until_close(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:

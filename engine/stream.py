@@ -10,6 +10,8 @@ from engine.types import TokenDelta
 class DeltaStream:
     """A single-reader queue on one event loop; implements ``engine.types.TokenStream``.
 
+    The reader iterates, or has deltas given to it (``follow``).
+
     ``on_close`` is called once when the reader leaves before the last delta was pushed.
     """
 
@@ -18,14 +20,24 @@ class DeltaStream:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._on_close = on_close
+        self._sink: Callable[[TokenDelta], None] | None = None
+
+    def follow(self, sink: Callable[[TokenDelta], None]) -> None:
+        """Give every delta to ``sink``, which must not raise, the moment that it is pushed."""
+        self._sink = sink
+        while self._deltas:
+            sink(self._deltas.popleft())
 
     def push(self, delta: TokenDelta) -> None:
         """Deliver a delta; the reader wakes once. Nothing follows one with a finish reason."""
         if self._ended:
             return
-        self._deltas.append(delta)
         self._ended = delta.finish_reason is not None
-        self._wake()
+        if self._sink is not None:
+            self._sink(delta)
+        else:
+            self._deltas.append(delta)
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,6 +1,6 @@
 """Types that cross the engine's front: requests in, token deltas out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -184,6 +184,10 @@ class TokenStream(Protocol):
     def __aiter__(self) -> "TokenStream": ...
 
     async def __anext__(self) -> TokenDelta: ...
+
+    def follow(self, sink: Callable[[TokenDelta], None]) -> None:
+        """Give every delta to ``sink``, on the event loop, instead of being iterated."""
+        ...
 
     async def aclose(self) -> None: ...
 

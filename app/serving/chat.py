@@ -1,6 +1,5 @@
 """Chat completions: body to running turn to whole or streamed answer."""
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -8,6 +7,7 @@ from msgspec import Struct
 
 from app.errors import ApiError
 from app.protocol.chat import ChatRequest
+from app.serving.answer_stream import AnswerStream
 from app.serving.chat_message import ChatMessage
 from app.serving.chat_stream import ChatChunks
 from app.serving.context import ServingContext
@@ -19,7 +19,7 @@ from app.serving.rules import (
     includes_usage,
 )
 from app.serving.turn import Turn, TurnRequest, start_turn
-from app.serving.wire import AnswerHead, stream
+from app.serving.wire import AnswerHead, renderer
 
 
 class ChatAnswer(Struct, frozen=True):
@@ -35,14 +35,14 @@ class ChatAnswer(Struct, frozen=True):
         """Abort what still runs."""
         self.turn.close()
 
-    def events(self) -> AsyncGenerator[bytes, None]:
+    def stream(self) -> AnswerStream:
         """The streamed answer."""
         turn = self.turn
         writer = ChatChunks(
             self.head, turn, self.logprobs, self.token_ids, usage_chunk=self.usage_chunk
         )
         count = turn.usage if self.usage_chunk else None
-        return stream(turn.events(), writer, lambda: turn.finished, count)
+        return turn.stream(renderer(writer, lambda: turn.finished, count))
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one piece."""

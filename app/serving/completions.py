@@ -1,7 +1,7 @@
 """Text completions: request to running generation to whole or streamed answer."""
 
 import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from app.errors import INTERNAL_MESSAGE, ApiError, bad_field
 from app.protocol.completions import CompletionRequest
+from app.serving.answer_stream import AnswerStream
 from app.serving.assemble import Piece
 from app.serving.context import ServingContext
 from app.serving.echo import Echo, echo_of
@@ -26,7 +27,7 @@ from app.serving.rules import (
 from app.serving.sampling import first_seed, sampling_params
 from app.serving.start import PromptStart, start
 from app.serving.structured import asked_grammar, compiled
-from app.serving.wire import AnswerHead, Usage, compact, event, quoted, stream
+from app.serving.wire import AnswerHead, Usage, compact, event, quoted, renderer
 from engine.types import GrammarSpec, SamplingParams, TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16
@@ -73,14 +74,11 @@ class CompletionAnswer(Struct, frozen=True):
             self.generation.cached_tokens(firsts),
         )
 
-    def events(self) -> AsyncGenerator[bytes, None]:
+    def stream(self) -> AnswerStream:
         """The streamed answer."""
-        return stream(
-            self.generation.pieces(),
-            CompletionChunks(self),
-            lambda: self.generation.finished,
-            self.usage if self.usage_chunk else None,
-        )
+        generation, count = self.generation, self.usage if self.usage_chunk else None
+        render = renderer(CompletionChunks(self), lambda: generation.finished, count)
+        return AnswerStream(generation, render)
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one piece."""

@@ -1,12 +1,14 @@
 """The running choices of one request: submit, merge, count, close."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 
 from app.errors import INTERNAL_MESSAGE, ApiError, unavailable
 from app.serving.assemble import Assembler, Piece
 from engine.types import EngineClient, EngineState, FinishReason, GenerationRequest, TokenDelta
+
+_GIVEN_UP = (FinishReason.ERROR, FinishReason.ABORT)
 
 
 class Generation:
@@ -25,12 +27,17 @@ class Generation:
         self._engine = engine
         self._requests = requests
         self._assemblers = assemblers
-        self._streams = engine.submit(requests)
+        self._unfinished = len(assemblers)
+        self._arrived: list[tuple[int, TokenDelta]] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._at_once: Callable[[], bool] | None = None
+        for index, stream in enumerate(engine.submit(requests)):
+            stream.follow(partial(self._arrive, index))
 
     @property
     def finished(self) -> bool:
         """True when every choice has ended."""
-        return all(assembler.finish is not None for assembler in self._assemblers)
+        return self._unfinished == 0
 
     @property
     def completion_tokens(self) -> int:
@@ -46,29 +53,55 @@ class Generation:
         """Prompt tokens that the prefix cache gave, over one choice of each prompt."""
         return sum(self._assemblers[index].cached_tokens for index in first_choices)
 
-    async def pieces(self) -> AsyncGenerator[list[Piece], None]:
-        """What the choices add, in the order of arrival; all that is there at one wake-up.
+    def take(self) -> list[Piece]:
+        """What the choices have added since the last time, in the order of arrival.
 
         Raises ApiError when the engine gives a choice up; the others are then of no use.
         """
-        if len(self._streams) == 1:
-            async for delta in self._streams[0]:
-                piece = self._take(0, delta)
-                if piece is not None:
-                    yield [piece]
-                if self._assemblers[0].finish is not None:
-                    return
-        else:
-            async with aclosing(_merge(self._streams)) as batches:
-                async for batch in batches:
-                    taken = [self._take(index, delta) for index, delta in batch]
-                    yield [piece for piece in taken if piece is not None]
-                    if self.finished:
-                        return
-        raise ApiError(500, "The engine ended this request early.", type="server_error")
+        arrived, self._arrived = self._arrived, []
+        pieces: list[Piece] = []
+        for position, (index, delta) in enumerate(arrived):
+            if delta.finish_reason in _GIVEN_UP and self._assemblers[index].finish is None:
+                if not pieces:
+                    raise _failure(self._engine.state)
+                self._arrived = arrived[position:]  # first what came before
+                break
+            piece = self._take(index, delta)
+            if piece is not None:
+                pieces.append(piece)
+        return pieces
+
+    async def wait(self) -> None:
+        """Return when there is something to take, or what came was taken ``at_once``, in vain."""
+        if self._arrived:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def offer(self, at_once: Callable[[], bool] | None) -> None:
+        """Have ``at_once`` called, on the event loop, for every delta of a single choice.
+
+        It may ``take`` there and then, which spares waking a task for every token; False makes
+        ``wait`` return as ever. It must not raise. Deltas of several choices are left to ``wait``,
+        which gives what a step brought to all of them together.
+        """
+        self._at_once = at_once if len(self._assemblers) == 1 else None
+
+    async def pieces(self) -> AsyncGenerator[list[Piece], None]:
+        """What the choices add, in the order of arrival; all that is there at one wake-up.
+
+        Raises as ``take`` does.
+        """
+        while not self.finished:
+            await self.wait()
+            yield self.take()
 
     def close(self) -> None:
         """Abort every choice that has not ended; harmless when called again."""
+        self._at_once = None
         open_ids = [
             request.id
             for request, assembler in zip(self._requests, self._assemblers, strict=True)
@@ -77,16 +110,26 @@ class Generation:
         if open_ids:
             self._engine.abort(open_ids)
 
+    def _arrive(self, index: int, delta: TokenDelta) -> None:
+        """Keep a delta for ``take``; of a choice that has ended here nothing more is wanted."""
+        if self._assemblers[index].finish is not None:
+            return
+        self._arrived.append((index, delta))
+        if self._at_once is not None and self._at_once():
+            return
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
     def _take(self, index: int, delta: TokenDelta) -> Piece | None:
         """Assemble one delta; a stop string ends the sequence in the engine, too."""
         assembler = self._assemblers[index]
         if assembler.finish is not None:
             return None
-        if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise _failure(self._engine.state)
         piece = assembler.push(delta)
-        if piece.finish is not None and delta.finish_reason is None:
-            self._engine.abort([self._requests[index].id])
+        if piece.finish is not None:
+            self._unfinished -= 1
+            if delta.finish_reason is None:
+                self._engine.abort([self._requests[index].id])
         return piece
 
 
@@ -95,47 +138,3 @@ def _failure(state: EngineState) -> ApiError:
     if state is EngineState.DRAINING:
         return unavailable("The server ended this request because it is shutting down.")
     return ApiError(500, INTERNAL_MESSAGE, type="server_error")
-
-
-Batch = list[tuple[int, TokenDelta]]
-
-
-async def _merge(streams: Sequence[AsyncIterator[TokenDelta]]) -> AsyncGenerator[Batch, None]:
-    """Deltas of all streams with their index, several at once when several are there."""
-    queue: asyncio.Queue[tuple[int, TokenDelta] | BaseException | None] = asyncio.Queue()
-    pumps = [asyncio.ensure_future(_pump(i, stream, queue)) for i, stream in enumerate(streams)]
-    running = len(pumps)
-    try:
-        while running:
-            items = [await queue.get()]
-            while not queue.empty():
-                items.append(queue.get_nowait())
-            batch: Batch = []
-            for item in items:
-                if isinstance(item, BaseException):
-                    raise item
-                if item is None:
-                    running -= 1
-                else:
-                    batch.append(item)
-            if batch:
-                yield batch
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _pump(
-    index: int,
-    stream: AsyncIterator[TokenDelta],
-    queue: "asyncio.Queue[tuple[int, TokenDelta] | BaseException | None]",
-) -> None:
-    """Move one stream's deltas into the common queue, then its end or its error."""
-    try:
-        async for delta in stream:
-            queue.put_nowait((index, delta))
-    except Exception as exc:
-        queue.put_nowait(exc)
-    else:
-        queue.put_nowait(None)

@@ -1,6 +1,6 @@
 """Send an answer, streamed or whole, for as long as the client is there."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from app.errors import CLIENT_CLOSED
 from app.serving.wire import json_response
-from app.sse import ClientGone, EventStream, while_connected
+from app.sse import ClientGone, EventStream, Feed, while_connected
 
 
 class Answer(Protocol):
     """A running generation, whatever its endpoint."""
 
-    def events(self) -> AsyncGenerator[bytes, None]: ...
+    def stream(self) -> Feed: ...
 
     async def whole(self) -> dict[str, Any]: ...
 
@@ -41,7 +41,7 @@ async def respond(
             answer = await while_connected(request, starting)
             if open_stream is not None:
                 return open_stream(answer, ping_seconds)
-            return EventStream(answer.events(), ping_seconds=ping_seconds, close=answer.close)
+            return EventStream(answer.stream(), ping_seconds=ping_seconds, close=answer.close)
         return json_response(await while_connected(request, _whole(starting)))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED)

@@ -14,11 +14,12 @@ tokens. An endpoint turns its body into a ``TurnRequest`` and writes the events 
     finally:
         turn.close()
 
-``app.serving.respond.respond`` does the outer part over HTTP: it takes an object with ``events``,
-``whole`` and ``close`` (``ChatAnswer`` is an example) and aborts when the client leaves.
+``Turn.stream`` gives the same as bytes to send. ``app.serving.respond.respond`` does the outer part
+over HTTP: it takes an object with ``stream``, ``whole`` and ``close`` (``ChatAnswer`` is an
+example) and aborts when the client leaves.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from app.errors import bad_field
 from app.protocol.chat import Message, TemplateFields
 from app.protocol.sampling import GenerationFields
 from app.protocol.tools import AUTO, FunctionTool, ToolChoice
+from app.serving.answer_stream import AnswerStream
 from app.serving.assemble import Piece
 from app.serving.context import ServingContext
 from app.serving.events import Finish, FinishKind, TextDelta, TurnEvent
@@ -120,12 +122,22 @@ class Turn:
         """
         async with aclosing(self._generation.pieces()) as batches:
             async for pieces in batches:
-                events: list[TurnEvent] = []
-                for piece in pieces:
-                    if piece.prompt_logprobs is not None:
-                        self.prompt_logprobs = piece.prompt_logprobs
-                    _add_events(events, piece)
-                yield events
+                yield self._read(pieces)
+
+    def stream(self, render: Callable[[Sequence[TurnEvent]], str], first: str = "") -> AnswerStream:
+        """The turn as it is sent: ``render`` writes events as text, ``first`` precedes them all."""
+        return AnswerStream(
+            self._generation, lambda pieces: render(self._read(pieces)), first.encode()
+        )
+
+    def _read(self, pieces: Sequence[Piece]) -> list[TurnEvent]:
+        """The events of pieces."""
+        events: list[TurnEvent] = []
+        for piece in pieces:
+            if piece.prompt_logprobs is not None:
+                self.prompt_logprobs = piece.prompt_logprobs
+            _add_events(events, piece)
+        return events
 
 
 def _add_events(events: list[TurnEvent], piece: Piece) -> None:

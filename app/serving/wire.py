@@ -3,8 +3,7 @@
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -66,7 +65,7 @@ P = TypeVar("P")
 class ChunkWriter(Protocol[P_contra]):
     """Writes the chunks of a streamed answer as ready-made events."""
 
-    def chunk(self, piece: P_contra) -> str:
+    def chunk(self, piece: P_contra, /) -> str:
         """The events for a piece; empty when it holds nothing to send."""
         ...
 
@@ -75,23 +74,21 @@ class ChunkWriter(Protocol[P_contra]):
         ...
 
 
-async def stream(
-    pieces: AsyncGenerator[list[P], None],
-    writer: ChunkWriter[P],
-    finished: Callable[[], bool],
-    count: Callable[[], Usage] | None,
-) -> AsyncGenerator[bytes, None]:
-    """Events of a streamed answer; what arrives at one wake-up is one chunk of bytes.
+def renderer(
+    writer: ChunkWriter[P], finished: Callable[[], bool], count: Callable[[], Usage] | None
+) -> Callable[[Iterable[P]], str]:
+    """Writes pieces as a writer's chunks, and the end behind the last one.
 
     ``count`` gives the usage for the chunk before the end; None sends none.
     """
-    async with aclosing(pieces) as batches:
-        async for batch in batches:
-            text = "".join(map(writer.chunk, batch))
-            if finished():
-                text += (writer.usage(count()) if count else "") + DONE
-            if text:
-                yield text.encode()
+
+    def render(pieces: Iterable[P]) -> str:
+        text = "".join(map(writer.chunk, pieces))
+        if finished():
+            text += (writer.usage(count()) if count else "") + DONE
+        return text
+
+    return render
 
 
 def event(body: dict[str, Any]) -> str:

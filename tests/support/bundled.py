@@ -1,6 +1,6 @@
 """An engine whose deltas carry several tokens, as speculation makes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.client import Engine
@@ -39,14 +39,30 @@ class BundledStream:
         while len(parts) < self._size and parts[-1].finish_reason is None:
             parts.append(await anext(self._stream))
         self._ended = parts[-1].finish_reason is not None
-        return TokenDelta(
-            tuple(t for p in parts for t in p.token_ids),
-            tuple(x for p in parts for x in p.logprobs),
-            parts[-1].finish_reason,
-            parts[0].prompt_logprobs,
-            parts[0].cached_tokens,
-            parts[-1].error,
-        )
+        return _joined(parts)
+
+    def follow(self, sink: Callable[[TokenDelta], None]) -> None:
+        parts: list[TokenDelta] = []
+
+        def collect(delta: TokenDelta) -> None:
+            parts.append(delta)
+            if len(parts) == self._size or delta.finish_reason is not None:
+                joined = _joined(parts)
+                parts.clear()
+                sink(joined)
+
+        self._stream.follow(collect)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _joined(parts: Sequence[TokenDelta]) -> TokenDelta:
+    return TokenDelta(
+        tuple(t for p in parts for t in p.token_ids),
+        tuple(x for p in parts for x in p.logprobs),
+        parts[-1].finish_reason,
+        parts[0].prompt_logprobs,
+        parts[0].cached_tokens,
+        parts[-1].error,
+    )

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -15,9 +15,11 @@ from app.protocol.chat import TemplateFields
 from app.protocol.messages import CountRequest, MessageRequest, PromptFields
 from app.protocol.sampling import GenerationFields
 from app.protocol.tools import AUTO, FunctionTool, Mode, ToolChoice
+from app.serving.answer_stream import AnswerStream
 from app.serving.anthropic.conversation import continues, to_messages
 from app.serving.anthropic.writer import PING, MessageWriter
 from app.serving.context import ServingContext
+from app.serving.events import TurnEvent
 from app.serving.prompts import chat_prompt
 from app.serving.rules import check_tools
 from app.serving.thinking import template_switch
@@ -38,25 +40,23 @@ class MessageAnswer(Struct, frozen=True):
         """Abort what still runs."""
         self.turn.close()
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    def stream(self) -> AnswerStream:
         """The streamed message; it begins with the model's first token."""
-        begun = False
-        async with aclosing(self.turn.events()) as batches:
-            async for events in batches:
-                text = "" if begun else self.writer.begin(self.turn.usage())
-                begun = True
-                text += "".join(map(self.writer.add, events))
-                if self.turn.finished:
-                    text += self.writer.end(self.turn.usage())
-                if text:
-                    yield text.encode()
+        return self.turn.stream(self._render)
 
     async def whole(self) -> dict[str, Any]:
         """The message in one piece."""
-        async with aclosing(self.events()) as events:
-            async for _ in events:
-                pass
+        async with aclosing(self.turn.events()) as batches:
+            async for events in batches:
+                self._render(events)
         return self.writer.body
+
+    def _render(self, events: Sequence[TurnEvent]) -> str:
+        """Anthropic's events; the body grows with them."""
+        writer = self.writer
+        text = "" if writer.begun else writer.begin(self.turn.usage())
+        text += "".join(map(writer.add, events))
+        return text + writer.end(self.turn.usage()) if self.turn.finished else text
 
 
 def stream_opener(request: Request) -> Callable[[MessageAnswer, float], Response]:
@@ -67,7 +67,7 @@ def stream_opener(request: Request) -> Callable[[MessageAnswer, float], Response
 
     def open_stream(answer: MessageAnswer, ping_seconds: float) -> Response:
         return EventStream(
-            answer.events(),
+            answer.stream(),
             ping_seconds=ping_seconds,
             close=answer.close,
             failure=failure,

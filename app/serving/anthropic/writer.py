@@ -21,7 +21,7 @@ PING = 'event: ping\ndata: {"type":"ping"}\n\n'
 class MessageWriter:
     """Grows ``body`` (a message object) and writes Anthropic's events about it, in their order.
 
-    limit: the stop reason of a message that was cut.
+    limit: the stop reason of a message that was cut. begun: ``begin`` was called.
     """
 
     def __init__(self, body: dict[str, Any], limit: str) -> None:
@@ -30,6 +30,7 @@ class MessageWriter:
         self._text: list[str] = []  # of the open block
         self._open: dict[str, Any] | None = None
         self._pinged = False
+        self.begun = False
         self._prefix = ""  # of the open block's deltas
 
     @property
@@ -39,6 +40,7 @@ class MessageWriter:
 
     def begin(self, usage: Usage) -> str:
         """The first event, when it is known how much of the prompt was cached."""
+        self.begun = True
         self.body["usage"] = usage_json(usage, 0)
         return _event("message_start", {"message": self.body})
 

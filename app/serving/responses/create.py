@@ -1,7 +1,7 @@
 """``POST /v1/responses``: body to running turn to whole or streamed response."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -15,7 +15,9 @@ from app.protocol.chat import TemplateFields
 from app.protocol.responses import MESSAGE_LOGPROBS, ResponseRequest
 from app.protocol.responses_items import InputItem, Item
 from app.protocol.sampling import GenerationFields
+from app.serving.answer_stream import AnswerStream
 from app.serving.context import ServingContext
+from app.serving.events import TurnEvent
 from app.serving.responses.body import finish_body, new_body
 from app.serving.responses.items import item_json, new_id, to_messages, user_item
 from app.serving.responses.store import (
@@ -46,18 +48,15 @@ class ResponseAnswer(Struct, frozen=True):
         """Abort what still runs."""
         self.turn.close()
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    def stream(self) -> AnswerStream:
         """The streamed response; it is kept before its last event is sent."""
-        yield self.writer.begin().encode()
-        async with aclosing(self._steps()) as steps:
-            async for text in steps:
-                yield text.encode()
+        return self.turn.stream(self._render, self.writer.begin())
 
     async def whole(self) -> dict[str, Any]:
         """The response in one piece."""
-        async with aclosing(self._steps()) as steps:
-            async for _ in steps:
-                pass
+        async with aclosing(self.turn.events()) as batches:
+            async for events in batches:
+                self._render(events)
         return self.writer.body
 
     def failure(self, error: ApiError) -> bytes:
@@ -66,17 +65,14 @@ class ResponseAnswer(Struct, frozen=True):
         self._keep()
         return event.encode()
 
-    async def _steps(self) -> AsyncGenerator[str, None]:
-        """The events of each wake-up, empty ones left out, to the last one."""
-        async with aclosing(self.turn.events()) as batches:
-            async for events in batches:
-                text = "".join(map(self.writer.add, events))
-                if self.turn.finished:
-                    finish_body(self.writer.body, self.turn.usage())
-                    self._keep()
-                    text += self.writer.end()
-                if text:
-                    yield text
+    def _render(self, events: Sequence[TurnEvent]) -> str:
+        """OpenAI's events; the body grows with them."""
+        text = "".join(map(self.writer.add, events))
+        if self.turn.finished:
+            finish_body(self.writer.body, self.turn.usage())
+            self._keep()
+            text += self.writer.end()
+        return text
 
     def _keep(self) -> None:
         record = self.record
@@ -90,7 +86,7 @@ class ResponseAnswer(Struct, frozen=True):
 def open_stream(answer: ResponseAnswer, ping_seconds: float) -> Response:
     """The streamed HTTP response; an error in it becomes ``response.failed``."""
     return EventStream(
-        answer.events(), ping_seconds=ping_seconds, close=answer.close, failure=answer.failure
+        answer.stream(), ping_seconds=ping_seconds, close=answer.close, failure=answer.failure
     )
 
 
