@@ -10,9 +10,9 @@ from engine.types import FinishReason, TokenDelta, TokenLogprobs
 class Live(Struct, eq=False):
     """What is kept per sequence. Times are ``perf_counter`` seconds; 0.0: not yet.
 
-    The event loop alone touches ``stream`` and ``last_token``; the chain alone what changes in
-    ``sequence``, ``started`` (it has run) and ``scores``: log probabilities of prompt tokens 1..
-    so far, when asked for.
+    The event loop alone touches ``stream``, ``last_token`` and ``ended`` (what steps still give
+    is dropped); the chain alone what changes in ``sequence``, ``started`` (it has run) and
+    ``scores``: log probabilities of prompt tokens 1.. so far, when asked for.
     """
 
     sequence: Sequence
@@ -20,6 +20,7 @@ class Live(Struct, eq=False):
     arrived: float
     started: bool = False
     last_token: float = 0.0
+    ended: bool = False
     scores: list[TokenLogprobs] = field(default_factory=list)
 
     @property

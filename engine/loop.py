@@ -164,7 +164,7 @@ class EngineLoop:
         for live, queued in report.admitted:
             metrics.admitted(live.sequence, queued)
         for live, delta in report.deltas:
-            if self._live.get(live.id) is live:
+            if not live.ended:
                 self._push(live, delta, report.now)
         metrics.step(report.results)
 
@@ -187,6 +187,7 @@ class EngineLoop:
 
     def _forget(self, live: Live, reason: FinishReason) -> None:
         self._metrics.finished(reason)
+        live.ended = True
         del self._live[live.id]
         if not self._live:
             self._empty.set()

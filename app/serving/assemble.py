@@ -83,6 +83,8 @@ class Assembler:
 
     def push(self, delta: TokenDelta) -> Piece:
         """Take one delta of a sequence that the engine has not given up."""
+        if self._plain(delta):
+            return self._push_plain(delta)
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         before = self.tokens
         text = self._take(delta)
@@ -104,6 +106,26 @@ class Assembler:
             self._matcher.found,
             events,
         )
+
+    def _plain(self, delta: TokenDelta) -> bool:
+        """Whether a delta is one token of text, not the last, without entries or a reader."""
+        return (
+            self._reader is None
+            and delta.finish_reason is None
+            and not delta.logprobs
+            and not self._held
+            and len(delta.token_ids) == 1
+        )
+
+    def _push_plain(self, delta: TokenDelta) -> Piece:
+        """``push`` of such a delta, as nearly all are."""
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        ids = delta.token_ids
+        self.tokens += 1
+        text = self._match(self._detokenizer.push_one(ids[0]))
+        self._sent += len(text)
+        found = None if self.finish is None else self._matcher.found
+        return Piece(self.index, text, (), ids, self.finish, delta.prompt_logprobs, found)
 
     def _take(self, delta: TokenDelta) -> str:
         """Decode token by token, up to a stop string, the end token or what the reader ends."""

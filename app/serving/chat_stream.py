@@ -26,11 +26,19 @@ class ChatChunks:
         self._prefix = "data: " + compact(self._fields)[:-1] + ',"choices":[{"index":'
         self._tail = ',"usage":null}\n\n' if usage_chunk else "}\n\n"
         self._started = [False] * turn.choices
+        self._plain = not (logprobs or token_ids)
+        self._plain_end = f'}},"logprobs":null,"finish_reason":null}}]{self._tail}'
         self._held_ids: list[list[int]] = [[] for _ in range(turn.choices)]
 
     def chunk(self, piece: TurnEvent) -> str:
         """Role chunk before a choice's first event, then deltas, then the finish chunk."""
         index = piece.index
+        if self._plain and type(piece) is TextDelta and self._started[index]:
+            if not piece.text:
+                return ""
+            return (
+                f'{self._prefix}{index},"delta":{{"content":{quoted(piece.text)}{self._plain_end}'
+            )
         text = "" if self._started[index] else self._role(index)
         if type(piece) is TextDelta:
             return text + self._text(piece)

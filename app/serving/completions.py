@@ -278,9 +278,15 @@ class CompletionChunks:
         self._tail = ',"usage":null}\n\n' if answer.usage_chunk else "}\n\n"
         self._ids: list[list[int]] = [[] for _ in range(answer.choices)]
         self._told_prompt = [not answer.token_ids] * answer.choices
+        self._plain_end = f',"logprobs":null,"finish_reason":null}}]{self._tail}'
+        self._plain = not (answer.echoes or answer.token_ids) and answer.logprobs is None
 
     def chunk(self, piece: Piece) -> str:
         """Text, then the finish chunk; a piece without either sends nothing."""
+        if self._plain and piece.finish is None:
+            if not piece.text:
+                return ""
+            return f'{self._prefix}{piece.index},"text":{quoted(piece.text)}{self._plain_end}'
         part = self._reader.part(piece)
         if self._answer.token_ids:
             self._ids[piece.index].extend(piece.token_ids)

@@ -59,6 +59,9 @@ class Generation:
         Raises ApiError when the engine gives a choice up; the others are then of no use.
         """
         arrived, self._arrived = self._arrived, []
+        if len(arrived) == 1 and arrived[0][1].finish_reason is None:  # nearly always
+            piece = self._take(*arrived[0])
+            return [] if piece is None else [piece]
         pieces: list[Piece] = []
         for position, (index, delta) in enumerate(arrived):
             if delta.finish_reason in _GIVEN_UP and self._assemblers[index].finish is None:

@@ -84,7 +84,7 @@ async def test_stop_string_ends_the_sequence_in_the_engine(api: Api) -> None:
     assert choice["text"] == "ABC"
     assert choice["token_ids"] == piece_ids("ABC", "END")
     await api.idle()
-    assert len(api.parts.device.replays) < 20
+    assert len(api.parts.device.replays) < 200  # of 400: the chain waits for nobody
 
 
 @pytest.mark.parametrize(("max_tokens", "reason"), [(2, "length"), (20, "stop")])
