@@ -30,9 +30,11 @@ class Live(Struct, eq=False):
     def finish_reason(self) -> FinishReason | None:
         """Why the sequence ends with the tokens it has, if it does."""
         sequence = self.sequence
-        if sequence.output and sequence.output[-1] in sequence.stops:
+        output = sequence.output
+        if output and output[-1] in sequence.stops:
             return FinishReason.STOP
-        return FinishReason.LENGTH if sequence.left == 0 else None
+        full = len(output) == sequence.request.sampling.max_tokens
+        return FinishReason.LENGTH if full else None
 
     def delta(
         self,
@@ -41,7 +43,10 @@ class Live(Struct, eq=False):
         reason: FinishReason | None,
     ) -> TokenDelta:
         """Build a step's delta; the first one carries the prompt's log probabilities."""
-        first = len(self.sequence.output) == len(tokens)
+        sequence = self.sequence
+        if logprobs is None and reason is None and len(sequence.output) > len(tokens):
+            return TokenDelta(tokens, cached_tokens=sequence.cached)  # nearly always
+        first = len(sequence.output) == len(tokens)
         wants = self.sequence.request.sampling.prompt_logprobs is not None
         return TokenDelta(
             tokens,

@@ -54,9 +54,15 @@ class Planner:
         self._mixed = _by_size(graphs, Kind.MIXED)
         if not self._decode or not self._prefill:
             raise ValueError("decode and prefill graphs are needed")
+        self._decode_rows = min(_size(self._decode[-1]))
 
     def plan(self, output: SchedulerOutput) -> tuple[Launch, ...]:
         """Return the step's launches, in order; each row is in exactly one."""
+        if not (output.recomputes or output.prompts) and output.decodes:
+            rows = len(output.decodes)
+            if rows <= self._decode_rows:  # most steps
+                graph = next(g for g in self._decode if _fits(g.domain, rows, rows, rows))
+                return (Launch(graph, output.decodes, rows, rows, rows, rows, rows),)
         decodes = list(output.decodes)
         chunks = [*output.recomputes, *output.prompts]
         launches: list[Launch] = []

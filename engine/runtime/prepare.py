@@ -60,7 +60,9 @@ def fill(inputs: InputBuffers, tables: SlotTables, launch: Launch, rows: Rows) -
     inputs.seq_lens[:seqs] = rows.ends
     width = int(-(-rows.ends.max() // size))
     inputs.block_tables[:seqs, :width] = tables.blocks[rows.slots, :width]
-    inputs.logit_rows[: launch.logits] = _logit_rows(launch, rows)
+    inputs.logit_rows[: launch.logits] = (
+        rows.last_logits if tokens == seqs == launch.logits else _logit_rows(launch, rows)
+    )
     return BatchShape(
         tokens,
         seqs,

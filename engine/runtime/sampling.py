@@ -71,9 +71,9 @@ def _drawn(
 
 def _logprobs(samples: Samples, batch: SampleBatch) -> dict[int, TokenLogprobs]:
     """Log probabilities of the rows that asked for them."""
-    wanted: list[int] = np.flatnonzero(batch.top_n >= 0).tolist()
-    if not wanted:
+    if batch.top_n.max() < 0:
         return {}
+    wanted: list[int] = np.flatnonzero(batch.top_n >= 0).tolist()
     return dict(
         zip(wanted, token_logprobs(samples, wanted, batch.top_n[wanted].tolist()), strict=True)
     )

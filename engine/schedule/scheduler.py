@@ -146,10 +146,11 @@ class Scheduler:
                 self._cache.publish(sequence.table, sequence.computed)
 
     def _add_decodes(self, step: _Step) -> None:
+        decodes = step.decodes
         for sequence in list(self._running):
             if sequence.running and sequence.decoding and self._make_room(sequence, step):
-                step.decodes.append(Segment(sequence, sequence.computed, 1, True, samples=True))
-                step.budget -= 1
+                decodes.append(Segment(sequence, sequence.computed, 1, True, True))
+        step.budget -= len(decodes)
 
     def _make_room(self, sequence: Sequence, step: _Step) -> bool:
         """Get the block that a decode row needs; False when it was preempted itself.
@@ -167,6 +168,8 @@ class Scheduler:
         return True
 
     def _add_chunks(self, step: _Step) -> None:
+        if len(step.decodes) == len(self._running):
+            return  # all of them, and most steps
         for sequence in self._running:
             if step.full:
                 return

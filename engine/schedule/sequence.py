@@ -61,7 +61,8 @@ class Sequence(Struct, eq=False):
     @property
     def decoding(self) -> bool:
         """Whether just the last sampled token is left to compute."""
-        return self.computed >= self.prompt_len and self.known - self.computed == 1
+        computed = self.computed
+        return computed >= self.prompt_len and computed + 1 == self.prompt_len + len(self.output)
 
     @property
     def chunk_left(self) -> int:

@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 
 from app.config import ServerConfig
+from app.connection import Connection
 from app.loading import Loaded
 from app.main import create_app
 from engine.client import Engine
@@ -91,7 +92,9 @@ async def serving_api(
     source: Future[Loaded] = Future()
     source.set_result(Loaded(cast(Engine, engine or parts.engine), text))
     app = create_app(server or ServerConfig(), source)
-    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, port=0, http=Connection, log_level="error", timeout_graceful_shutdown=1
+    )
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve())
     try:
