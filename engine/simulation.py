@@ -39,11 +39,17 @@ class SimulatedRequest(Struct, frozen=True):
 
 class Overheads(Struct, frozen=True):
     """Seconds that are not the device's: of a request before it can be scheduled (one after
-    another), of a step, and of each token that a step gives (server and client)."""
+    another), of a step, and of each token that a step gives (server and client).
+
+    decode, prompt: how many times as long as in the core's step times the device takes, of steps
+    without and with rows of prompts: on another machine, or beside a server and its clients.
+    """
 
     request: float = 0.0
     step: float = 0.0
     token: float = 0.0
+    decode: float = 1.0
+    prompt: float = 1.0
 
 
 class SimulatedAnswer(Struct, frozen=True):
@@ -54,7 +60,8 @@ class SimulatedAnswer(Struct, frozen=True):
 
 
 class Simulated(Struct, frozen=True):
-    """What one run of a load gave. answers: in the order of the requests."""
+    """What one run of a load gave. answers: in the order of the requests. device: seconds of the
+    core's step times that passed in steps of "decode" rows alone, and of "prompt" rows too."""
 
     family: Family
     seconds: float
@@ -62,6 +69,7 @@ class Simulated(Struct, frozen=True):
     steps: int
     launches: dict[str, int]
     preemptions: int
+    device: dict[str, float]
 
 
 class Simulator:
@@ -102,7 +110,13 @@ class Simulator:
         )
         family = self._plan.selection.family
         return Simulated(
-            family, seconds, answers, server.steps, server.launches, server.preemptions
+            family,
+            seconds,
+            answers,
+            server.steps,
+            server.launches,
+            server.preemptions,
+            server.device,
         )
 
 
@@ -161,6 +175,7 @@ class _Server(Struct):
     steps: int = 0
     launches: dict[str, int] = field(default_factory=dict)
     preemptions: int = 0
+    device: dict[str, float] = field(default_factory=lambda: {"decode": 0.0, "prompt": 0.0})
 
     def add(self, index: int, request: SimulatedRequest) -> None:
         sampling = SamplingParams(max_tokens=request.max_tokens, temperature=0.0, ignore_eos=True)
@@ -178,7 +193,10 @@ class _Server(Struct):
         launches = self.planner.plan(output)
         if not launches:
             raise RuntimeError("sequences are waiting, but none can be scheduled")
-        device = sum(self.times.seconds(load_of(launch)) for launch in launches)
+        seconds = sum(self.times.seconds(load_of(launch)) for launch in launches)
+        carried = "prompt" if output.prompts else "decode"
+        self.device[carried] += seconds
+        device = seconds * getattr(self.overheads, carried)
         drawing = [s.sequence for launch in launches for s in launch.segments if s.samples]
         end = now + device + self.overheads.step + len(drawing) * self.overheads.token
         self.steps += 1

@@ -14,16 +14,19 @@ TIMEOUT_S = 30.0
 LAUNCHES, PADDED = "flare_graph_launches_total", "flare_padded_tokens_total"
 PREEMPTIONS = "flare_preemptions_total"
 HITS = "flare_prefix_cache_hits_total"
+DURATIONS = "flare_step_duration_seconds_sum"
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of a Flare server, or how much they grew. Launches and padding are by kind."""
+    """Counters of a Flare server, or how much they grew. Launches, padding
+    and seconds of steps are by kind."""
 
     launches: Mapping[str, float] = field(default_factory=dict)
     padded: Mapping[str, float] = field(default_factory=dict)
     preemptions: float = 0.0
     prefix_hits: float = 0.0
+    durations: Mapping[str, float] = field(default_factory=dict)
 
     def since(self, before: "Counters") -> "Counters":
         """What was added since ``before``; kinds without growth are left out."""
@@ -32,6 +35,7 @@ class Counters:
             _grown(self.padded, before.padded),
             self.preemptions - before.preemptions,
             self.prefix_hits - before.prefix_hits,
+            _grown(self.durations, before.durations),
         )
 
 
@@ -93,6 +97,7 @@ def counters(text: str) -> Counters:
     """The counters in the Prometheus text of a Flare server. Raises ValueError for other text."""
     launches: dict[str, float] = {}
     padded: dict[str, float] = {}
+    durations: dict[str, float] = {}
     single = {PREEMPTIONS: 0.0, HITS: 0.0}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -102,9 +107,11 @@ def counters(text: str) -> Counters:
                     sample.labels["kind"],
                 )
                 into[kind] = into.get(kind, 0.0) + sample.value
+            elif sample.name == DURATIONS:
+                durations[sample.labels["kind"]] = sample.value
             elif sample.name in single:
                 single[sample.name] = sample.value
-    return Counters(launches, padded, single[PREEMPTIONS], single[HITS])
+    return Counters(launches, padded, single[PREEMPTIONS], single[HITS], durations)
 
 
 def root_url(base_url: str) -> str:

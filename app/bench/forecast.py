@@ -1,9 +1,10 @@
 """Forecasts: the figures of a load on each family of a core, from the core's step-time model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
 from app.bench.drive import Answer, Outcome
 from app.bench.figures import Figures, figures
@@ -22,16 +23,21 @@ from engine.text.assets import folder_files, load_text
 from engine.text.tokenizer import Tokenizer
 
 STALL_SECONDS = 0.08  # what a run has by default
-OVERHEADS = Overheads(request=0.003, step=0.0012, token=0.00012)
+OVERHEADS = Overheads(request=0.003, step=0.0003, token=0.00002)
 """Of ``flare run`` and ``flare bench`` on two cores that both share (docs/tuning.md)."""
 FAMILIES = {"separate": False, "mixed": True}
 
 
 def forecast(
-    core: Path, plan: Plan, concurrency: int, overheads: Overheads = OVERHEADS
+    core: Path,
+    plan: Plan,
+    concurrency: int,
+    overheads: Overheads = OVERHEADS,
+    of_family: Mapping[str, Overheads] = MappingProxyType({}),
 ) -> dict[str, Figures]:
     """Return each family's figures of a cell, by name as ``figures`` has them: medians of the
-    plan's repeats. A family that the core does not hold is left out.
+    plan's repeats. ``of_family``: overheads by name, instead of ``overheads``. A family that
+    the core does not hold is left out.
 
     Raises StepTimesMissingError when the core holds no model of its steps' times, CoreError, and
     RequestError for requests that the core does not take.
@@ -40,9 +46,9 @@ def forecast(
     for family, mixed in FAMILIES.items():
         config = EngineConfig(core=core, mixed_prefill=mixed, stall_seconds=STALL_SECONDS)
         with suppress(SelectionError):
-            simulators[family] = Simulator(config, overheads)
+            simulators[family] = Simulator(config, of_family.get(family, overheads))
     tokenizer = load_text(folder_files(core / "text")).tokenizer
-    loads = [_simulated(tokenizer, plan.made(concurrency, i)) for i in range(plan.repeats)]
+    loads = [simulated_requests(tokenizer, plan.made(concurrency, i)) for i in range(plan.repeats)]
     found: dict[str, Figures] = {}
     for family, simulator in simulators.items():
         runs = [outcome(load, simulator.run(load, concurrency)) for load in loads]
@@ -50,7 +56,8 @@ def forecast(
     return found
 
 
-def _simulated(tokenizer: Tokenizer, requests: Sequence[Request]) -> list[SimulatedRequest]:
+def simulated_requests(tokenizer: Tokenizer, requests: Sequence[Request]) -> list[SimulatedRequest]:
+    """Return a load as the simulator takes it."""
     return [
         SimulatedRequest(
             tuple(tokenizer.encode(request.prompt)), request.max_tokens, request.at, request.group

@@ -14,7 +14,7 @@ from msgspec import structs
 from app import values
 from app.bench.compare.analysis import corrected, decisive, repeats_needed
 from app.bench.compare.cells import Cell, grid_cells, load_cells
-from app.bench.compare.forecasts import forecasts
+from app.bench.compare.forecasts import Forecast, forecasts
 from app.bench.compare.page import page
 from app.bench.compare.power import open_meter
 from app.bench.compare.progress import show_progress
@@ -67,7 +67,10 @@ def main(arguments: list[str]) -> int:
     """
     given = vars(_parser().parse_args(arguments))
     ask = _ask(given)
-    inspect_core(ask.comparison.core, mixed_prefill=True)  # its fault, before any server starts
+    # its fault, before any server starts
+    found = inspect_core(ask.comparison.core, mixed_prefill=True)
+    timed = structs.replace(ask.comparison, probe=bool(found["step_times"]))
+    ask = structs.replace(ask, comparison=timed)
     directory = _directory(given)
     report = _measure(ask, directory)
     path = _write(directory, "report.html", page(report))
@@ -83,7 +86,7 @@ def _measure(ask: Ask, directory: Path) -> Report:
     try:
         with show_progress(ask.comparison.units) as advance:
             compare_legs(ask.comparison, results, advance)
-        ask = structs.replace(ask, forecasts=forecasts(ask.comparison.core, ask.comparison.cells))
+        ask = structs.replace(ask, forecasts=_forecasts(ask, results))
         error = None
     except Exception as exc:
         error = str(exc)
@@ -92,6 +95,10 @@ def _measure(ask: Ask, directory: Path) -> Report:
         report = build(ask, results, date, time.monotonic() - began, error)
         _keep(report, directory)
     return report
+
+
+def _forecasts(ask: Ask, results: Results) -> dict[str, Forecast]:
+    return forecasts(ask.comparison.core, ask.comparison.cells, results.probes)
 
 
 def _keep(report: Report, directory: Path) -> None:

@@ -1,9 +1,10 @@
 """Forecasts to stand beside what was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from app.bench.calibrate import Probe, calibrate
 from app.bench.compare.cells import Cell
 from app.bench.forecast import forecast
 from engine.errors import RequestError
@@ -15,14 +16,20 @@ REPEATS = 3
 """Forecasts that a figure is the median of."""
 
 
-def forecasts(core: Path, cells: Sequence[Cell]) -> dict[str, Forecast]:
+def forecasts(
+    core: Path, cells: Sequence[Cell], probes: Mapping[str, Probe]
+) -> dict[str, Forecast]:
     """By name of cell; nothing where the core holds no model of its steps' times, and none of a
-    cell that it cannot take."""
+    cell that it cannot take. ``probes``, by leg, calibrate it to the machine as it is now."""
     found = {}
+    try:
+        fitted = {leg: calibrate(core, leg, probe) for leg, probe in probes.items()}
+    except (StepTimesMissingError, RequestError):
+        fitted = {}
     for cell in cells:
         plan = replace(cell.plan, repeats=REPEATS)
         try:
-            found[cell.name] = forecast(core, plan, cell.concurrency)
+            found[cell.name] = forecast(core, plan, cell.concurrency, of_family=fitted)
         except StepTimesMissingError:
             return {}
         except RequestError:

@@ -6,11 +6,13 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
+from app.bench.calibrate import Probe
 from app.bench.client import Client
 from app.bench.compare.cells import Cell, check_cells
 from app.bench.compare.legs import FAMILIES, Leg, switchable
@@ -22,13 +24,15 @@ from app.bench.http import run
 from app.bench.measure import BODY, measure, warm
 
 PAIRS_A_REPEAT = 2  # A B, then B A
+PROBE_REPEAT = 10**6  # a seed that no pair has
 
 
 class Comparison(Struct, frozen=True):
     """What is to be done. legs: base and other. groups: cells that share a server, in order.
 
     repeats: of A B, B A; each of the two pairs has requests of its own. third: another leg that
-    is only started, once a pair.
+    is only started, once a pair. probe: measure one run of the first cell in the warm starts, too,
+    which no figure counts: it calibrates the forecasts.
     """
 
     core: Path
@@ -37,6 +41,7 @@ class Comparison(Struct, frozen=True):
     meter: Meter
     legs: tuple[Leg, Leg] = FAMILIES
     third: Leg | None = None
+    probe: bool = False
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -60,6 +65,7 @@ class Results(Struct):
     taken: list[Taken] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    probes: dict[str, Probe] = field(default_factory=dict)
 
 
 Advance = Callable[[str], None]
@@ -121,7 +127,19 @@ class _Run:
                 check_cells(self._comparison.cells, limits["max_num_seqs"], limits["max_model_len"])
                 async with Endpoint(server.url) as endpoint:
                     self._results.configs[leg.name] = await endpoint.config() or {}
+                    if self._comparison.probe:
+                        self._results.probes[leg.name] = await self._probe(server, endpoint)
             self._advance(f"{leg.name}: warm start, ready in {start.ready_s:.2f} s")
+
+    async def _probe(self, server: Server, endpoint: Endpoint) -> Probe:
+        """One short run of the first cell, with requests that no pair has."""
+        cell = self._comparison.cells[0]
+        plan = replace(cell.plan, requests=2 * cell.concurrency, rate=None)
+        body = {**BODY, "model": await endpoint.model()}
+        async with Client(f"{server.url}/v1", body, plan.timeout_s) as client:
+            await warm(client, plan, cell.concurrency)
+            found = await measure(client, endpoint, plan, cell.concurrency, PROBE_REPEAT, ours=True)
+        return Probe(tuple(plan.made(cell.concurrency, PROBE_REPEAT)), found)
 
     async def _pair(self, group: Sequence[Cell], pair: int) -> None:
         legs = self._comparison.legs if pair % 2 == 0 else self._comparison.legs[::-1]
