@@ -12,8 +12,8 @@ from engine.simulation import Overheads, Simulated, Simulator
 from engine.text.assets import folder_files, load_text
 
 PROMPT_KINDS = ("prefill", "mixed")
-LIMITS = (0.2, 5.0)
-"""Of the factors: beyond them the run was not of this core on a working machine."""
+LIMITS = (0.4, 2.5)
+"""Of the factors: a run beyond them was disturbed, and says little about those that follow."""
 
 
 class Probe(Struct, frozen=True):
