@@ -174,6 +174,7 @@ void Executable::run_step(const EmbedStep& step, int tid) {
 }
 
 void Executable::run_step(const NormStep& step, int tid) {
+  if (step.feeds != nullptr && step.feeds->norm != nullptr && rows(step.rows) == 1) return;
   if (step.feeds != nullptr && rows(step.rows) > 1) {
     norm_into(step, tid);
     return;
@@ -223,6 +224,20 @@ void Executable::run_step(const LinearStep& step, int tid) {
   if (step.feeds != nullptr) {
     args.tiles = linear_tiles(context_->isa(), linear_args(*step.feeds),
                               linear_scratch(*step.feeds, tid));
+  }
+  struct NormedRow {
+    const Kernels& kernels;
+    RmsNormArgs args;
+  } normed{context_->kernels(), {}};
+  if (step.norm != nullptr && args.rows == 1) {
+    normed.args = step.norm->args;
+    const auto make = [](const void* from, float* row) {
+      const auto& made = *static_cast<const NormedRow*>(from);
+      RmsNormArgs norm = made.args;
+      norm.y = row;
+      made.kernels.rms_norm(norm, 0, 1);
+    };
+    args.source = {make, &normed};
   }
   linear(context_->isa(), args, linear_scratch(step, tid), tid, context_->pool().crew());
 }

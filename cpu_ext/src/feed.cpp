@@ -96,6 +96,9 @@ void link_feeds(std::vector<Step>& steps, const Domain& domain, Isa isa) {
       if (norm->rows != reader->rows) continue;
       norm->feeds = reader;
       reader->fed = Fed::all;
+      // A thread may still read the norm's row while another writes the linear's.
+      const bool apart = !accesses(*norm).reads[0].meets(accesses(*reader).writes);
+      reader->norm = apart ? norm : nullptr;
     } else if (auto* linear = std::get_if<LinearStep>(&steps[i])) {
       const bool gated = linear->args.activation != Activation::none && !linear->args.residual;
       if (!gated || linear->rows != reader->rows || !reads_tiles(*reader, isa)) continue;

@@ -136,7 +136,15 @@ void linear_run(const LinearArgs& args, const LinearScratch& scratch, int tid, C
   const int units = ceil_div(args.n, kPanel * unit);
   crew_begin(crew, tid, units, piece_units(args, units, unit, crew_threads(crew)));
   while (crew_next(crew, tid, &piece)) {
-    if (convert_own) convert_rows(args, spans, groups, Share{0, args.rows}, args.x, use);
+    if (convert_own) {
+      const float* x = args.x;
+      if (args.source.make != nullptr) {
+        float* const row = linear_spare(scratch, args.k);
+        args.source.make(args.source.from, row);
+        x = row;
+      }
+      convert_rows(args, spans, groups, Share{0, args.rows}, x, use);
+    }
     convert_own = false;
     walk_panels(work, prompt_work, spans, piece, unit, use);
   }

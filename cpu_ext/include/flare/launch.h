@@ -43,12 +43,15 @@ enum class Rows { tokens, logits };
 // Rows of a linear that the launch before leaves converted, instead of writing floats.
 enum class Fed { none, prompt, all };
 
+struct NormStep;
+
 struct LinearStep {
   LinearArgs args;  // what depends on the batch is set at the replay
   Rows rows;
   Fed fed;                  // see link_feeds
   int area;                 // which of two places its converted rows have
   const LinearStep* feeds;  // the next step, or null
+  const NormStep* norm;     // the step before, when threads may each make its only row, or null
 };
 
 // Steps cut their rows into `pieces` for each thread. A launch may say how many, and other

@@ -26,6 +26,12 @@ struct RowTiles {
   int groups = 0;           // of 32 along k
 };
 
+// Makes a linear's only row, instead of a launch of its own before it.
+struct RowSource {
+  void (*make)(const void* from, float* row) = nullptr;  // null: the row lies in x
+  const void* from = nullptr;
+};
+
 struct LinearArgs {
   const float* x;         // rows x k
   int64_t ldx;            // floats from one row of x to the next
@@ -51,6 +57,7 @@ struct LinearArgs {
   // classes that differ.
   const uint8_t* prompt_w = nullptr;
   Layout prompt_layout = Layout::bf16p16;
+  RowSource source;  // rows is 1: every thread that takes part makes the row for itself
 };
 constexpr int kMaxPieces = 256, kMaxRun = 8, kMaxOwn = 8;
 
