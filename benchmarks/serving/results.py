@@ -1,5 +1,6 @@
 """The record of one run: samples by server, metric and round, and what was said of each server."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
@@ -117,4 +118,8 @@ def merged(runs: list[Run]) -> Run:
         raise ValueError("the runs come from different machines")
     entries = {entry.name: entry for run in runs for entry in run.entries}
     samples = tuple(sample for run in runs for sample in run.samples)
-    return Run(first.date, first.machine, first.settings, tuple(entries.values()), samples)
+    rounds = Counter(
+        server for run in runs for server, _ in {(s.server, s.round) for s in run.samples}
+    )
+    settings = {**first.settings, "rounds": str(max(rounds.values(), default=0))}
+    return Run(first.date, first.machine, settings, tuple(entries.values()), samples)

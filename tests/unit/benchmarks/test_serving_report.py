@@ -90,8 +90,10 @@ def test_what_is_no_run_is_refused_by_name(run: Run) -> None:
 
 def test_merging_keeps_all_samples_and_refuses_another_machine(run: Run) -> None:
     both = merged([run, run])
+    rounds = 1 + max(sample.round for sample in run.samples)
     assert len(both.samples) == 2 * len(run.samples)
     assert both.entries == run.entries
+    assert both.settings["rounds"] == str(2 * rounds)
     other = Run(run.date, {**run.machine, "cores": "64"}, {}, (), ())
     with pytest.raises(ValueError, match="different machines"):
         merged([run, other])
