@@ -142,6 +142,7 @@ int main(int argc, char** argv) {
   const int threads = std::atoi(argv[2]), rows = std::atoi(argv[3]);
   const Numerics numerics = named<Numerics>(
       argv[4], {{"int8_g32", Numerics::int8_g32},
+                {"int12_g32", Numerics::int12_g32},
                 {"bf16_t32", Numerics::bf16_t32},
                 {"bf16_g32", Numerics::bf16_g32}});
   const int repeats = argc > 5 ? std::atoi(argv[5]) : 30;

@@ -299,7 +299,7 @@ _STRINGS = (
     "storage/rank0.safetensors", "storage/rank1.safetensors", "programs.json", "text/text.json",
     "storage\\rank0.safetensors", "a\x00b", "\ud800", "ｃｐｕ", "cpu\u200b", "dec\u043ede",
     "e\u0301", "\u202ecpu", "x" * 300, "x" * 70_000, "%s%n", "{}", "[/]", "[bold]a[/bold]",
-    "\x1b[2J", ":boom:", "a\nb", "int8_g32", "bf16_g32",
+    "\x1b[2J", ":boom:", "a\nb", "int8_g32", "int12_g32", "bf16_g32",
     "bf16_t32", "q4p16", "q8p16", "bf16p16", "plain", "F32", "U8", "f32", "i32", "u8", "tokens",
     "seqs", "logits", "cuda", "mixed", "separate", "decode", "prefill", "verify", "draft",
     "amx", "portable", "silu_mul", "none", "input", "weight", "state", "temp", "output",

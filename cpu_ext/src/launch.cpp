@@ -78,12 +78,17 @@ class Reader {
 
   template <typename T>
   T choice(const char* name, std::initializer_list<std::pair<const char*, T>> choices) const {
+    const std::string& value = text(name);
+    for (const auto& entry : choices) {
+      if (value == entry.first) return entry.second;
+    }
+    fail("unknown " + std::string(name) + " '" + value + "'");
+  }
+
+  const std::string& text(const char* name) const {
     const std::string* value = std::get_if<std::string>(&attribute(name));
     if (value == nullptr) fail(std::string(name) + " must be a string");
-    for (const auto& entry : choices) {
-      if (*value == entry.first) return entry.second;
-    }
-    fail("unknown " + std::string(name) + " '" + *value + "'");
+    return *value;
   }
 
   bool has(const char* name) const { return spec_.attributes.count(name) != 0; }
@@ -228,11 +233,11 @@ Step read_norm(const Reader& r) {
 Numerics read_class(const Reader& r, const char* name, Layout layout) {
   const Numerics found = r.choice<Numerics>(
       name, {{"int8_g32", Numerics::int8_g32},
+             {"int12_g32", Numerics::int12_g32},
              {"bf16_t32", Numerics::bf16_t32},
              {"bf16_g32", Numerics::bf16_g32}});
   if (!linear_supports(layout, found)) {
-    const char* named = found == Numerics::int8_g32 ? " int8_g32" : " bf16_g32";
-    r.fail(std::string(name) + named + " needs a quantised layout");
+    r.fail(std::string(name) + " " + r.text(name) + " needs a quantised layout");
   }
   return found;
 }

@@ -22,8 +22,18 @@ static void unpack_panel_q4(const uint8_t* w, int groups, uint8_t* tiles) {
   }
 }
 
+constexpr int kDots = kBlockRows * kPanel;  // integer sums of a product
+
+// The sums of row r: of int12_g32, those of the high bytes and then those of the low ones.
+template <int Planes>
+FLARE_INLINE __m512i load_dots(const int32_t* dots, int r) {
+  const __m512i first = _mm512_load_si512(dots + r * kPanel);
+  if (Planes == 1) return first;
+  return _mm512_add_epi32(_mm512_slli_epi32(first, 4), _mm512_load_si512(dots + kDots + r * kPanel));
+}
+
 // acc[r] += the group's part, from the integer sums of 16 rows.
-template <Layout L>
+template <Layout L, int Planes>
 FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int32_t* dots,
                             V* acc) {
   constexpr bool minima = L == Layout::q4p16;
@@ -32,48 +42,56 @@ FLARE_INLINE void add_group(const uint8_t* block, const float* scales, const int
   const V m = minima ? load_half(block + code_bytes + 32) : zero();
   FLARE_UNROLL
   for (int r = 0; r < kBlockRows; ++r) {
-    if constexpr (minima) {
-      acc[r] = fma(load_i32(dots + r * kPanel), d * splat(scales[r]), acc[r]);
-      acc[r] = fma(m, splat(scales[kBlockRows + r]), acc[r]);
-    } else {
+    __m512i sum = load_dots<Planes>(dots, r);
+    if (!minima) {
       int32_t start;
       std::memcpy(&start, scales + kBlockRows + r, sizeof start);
-      const __m512i sum = _mm512_add_epi32(_mm512_load_si512(dots + r * kPanel),
-                                           _mm512_set1_epi32(start));
-      acc[r] = fma(V{_mm512_cvtepi32_ps(sum)}, d * splat(scales[r]), acc[r]);
+      sum = _mm512_add_epi32(sum, _mm512_set1_epi32(start));
     }
+    acc[r] = fma(V{_mm512_cvtepi32_ps(sum)}, d * splat(scales[r]), acc[r]);
+    if (minima) acc[r] = fma(m, splat(scales[kBlockRows + r]), acc[r]);
   }
 }
 
-// Starts the products of one group: 16 rows x 16 columns of integers arrive at `dots`.
+// Starts the products of one group: for each plane 16 rows x 16 columns of integers arrive at
+// `dots`.
+template <int Planes>
 FLARE_INLINE void multiply_group(const uint8_t* rows, const uint8_t* tile, int32_t* dots) {
   tile_zero<0>();
-  tile_load<4>(rows, kGroup);
+  tile_load<4>(rows, kGroup * Planes);
   tile_load<6>(tile, 64);
   tile_int8<0, 4, 6>();
+  if constexpr (Planes == 2) {
+    tile_zero<1>();
+    tile_load<5>(rows + kGroup, kGroup * Planes);
+    tile_int8<1, 5, 6>();
+    tile_store<1>(dots + kDots, 64);
+  }
   tile_store<0>(dots, 64);
 }
 
 // One row block (pitch 16) against one panel. w: the packed panel; tiles: its codes, `tile_step`
 // bytes apart. The products of the next group are under way while one is added, and the panel at
 // `next_w` is asked for meanwhile.
-template <Layout L>
-static void int8_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, const uint8_t* next_w,
+template <Layout L, int Planes>
+static void int_tiles(const uint8_t* w, const uint8_t* tiles, int tile_step, const uint8_t* next_w,
                        int groups, const uint8_t* rows, int32_t* dots, float* sums) {
-  constexpr int step = kBlockRows * kCodeRowBytes;
+  constexpr int step = kBlockRows * code_row_bytes(Planes), each = kDots * Planes;
   constexpr int bytes = L == Layout::q4p16 ? 320 : 544;
   V acc[kBlockRows];
   FLARE_UNROLL
   for (int r = 0; r < kBlockRows; ++r) acc[r] = zero();
-  multiply_group(rows, tiles, dots);
+  multiply_group<Planes>(rows, tiles, dots);
   for (int g = 0; g < groups; ++g) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next_w + g * bytes + i, 0, 2);
     const int next = g + 1;
     if (next < groups) {
-      multiply_group(rows + next * step, tiles + next * tile_step, dots + (next & 1) * 256);
+      multiply_group<Planes>(rows + next * step, tiles + next * tile_step,
+                             dots + (next & 1) * each);
     }
-    const uint8_t* scales = rows + g * step + kBlockRows * kGroup;
-    add_group<L>(w + g * bytes, reinterpret_cast<const float*>(scales), dots + (g & 1) * 256, acc);
+    const uint8_t* scales = rows + g * step + kBlockRows * kGroup * Planes;
+    add_group<L, Planes>(w + g * bytes, reinterpret_cast<const float*>(scales),
+                         dots + (g & 1) * each, acc);
   }
   FLARE_UNROLL
   for (int r = 0; r < kBlockRows; ++r) store(sums + r * kPanel, acc[r]);
@@ -88,12 +106,12 @@ static void int8_panel(const Work& work, const Span& span, const uint8_t* w, int
   const uint8_t* next = w + 2 * work.panel_bytes;  // the same panel of the next pair
   int32_t* dots = reinterpret_cast<int32_t*>(work.sums + 4 * kSumStride);
   if (rows < kTileMinRows) {
-    int8_block(work.args.layout, w, work.groups, base, rows, sums);
+    int_block<1>(work.args.layout, w, work.groups, base, rows, sums);
   } else if (work.args.layout == Layout::q4p16) {
     const uint8_t* tiles = work.tiles + p * work.groups * kCodeTileBytes;
-    int8_tiles<Layout::q4p16>(w, tiles, kCodeTileBytes, next, work.groups, base, dots, sums);
+    int_tiles<Layout::q4p16, 1>(w, tiles, kCodeTileBytes, next, work.groups, base, dots, sums);
   } else {
-    int8_tiles<Layout::q8p16>(w, w, 544, next, work.groups, base, dots, sums);
+    int_tiles<Layout::q8p16, 1>(w, w, 544, next, work.groups, base, dots, sums);
   }
 }
 

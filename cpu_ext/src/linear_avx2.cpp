@@ -11,7 +11,7 @@ constexpr int kTileRows = 2;  // rows whose sums and chains fit the registers (l
 #include "linear_dot_avx2.inl"
 #include "linear_rows.inl"
 #include "linear_store.inl"
-#include "linear_int8.inl"
+#include "linear_int.inl"
 #include "linear_bf16.inl"
 #include "linear_bf16_g32.inl"
 #include "linear_run.inl"

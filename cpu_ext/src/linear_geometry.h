@@ -4,6 +4,8 @@
 // after another, so that a kernel walks it forwards:
 //   int8_g32: per group R' x 32 bytes of codes, R' float scales s, R' words (float s * sum for
 //             layouts with minima, int32 -128 * sum for q8p16): 40 R' bytes;
+//   int12_g32: the same, with 32 high and 32 low bytes for each row: 72 R' bytes; for tiles, codes as
+//             rows of bf16_g32, and after the last group, per group R' scales and R' sums;
 //   bf16_t32: per group R' x 32 values, as bfloat16 for tiles and as float32 for vectors;
 //   bf16_g32: as bf16_t32, and after the last group, per group R' float sums S. For tiles, the rows
 //             of a group are 16, zeros after the first R'.
@@ -16,7 +18,8 @@ namespace flare {
 constexpr int kPanel = 16;     // output columns of a panel
 constexpr int kGroup = 32;     // values along k of a packed block
 constexpr int kBlockRows = 16; // rows of a row block
-constexpr int kCodeRowBytes = 40;
+// Bytes of a row and group of int8_g32 (one plane of codes) or int12_g32 (two).
+constexpr int code_row_bytes(int planes) { return kGroup * planes + 8; }
 constexpr int kTileBytes = 1024;  // 16 pairs x 16 columns x 2 bfloat16
 constexpr int kSumStride = 256;           // floats of a panel's 16 x 16 sums
 constexpr int kRun = kMaxRun;             // panels that are walked together at most

@@ -35,41 +35,70 @@ FLARE_INLINE int rows_in_block(const Span& span, int block) {
   return left < kBlockRows ? left : kBlockRows;
 }
 
-FLARE_INLINE int group_row_bytes(Numerics numerics) {
-  return numerics == Numerics::int8_g32 ? kCodeRowBytes : kBf16RowBytes;
+// Bytes of a row in a full block.
+FLARE_INLINE size_t row_bytes(Numerics numerics, int groups) {
+  const size_t k = static_cast<size_t>(groups);
+  switch (numerics) {
+    case Numerics::int8_g32: return k * code_row_bytes(1);
+    case Numerics::bf16_t32: return k * kBf16RowBytes;
+    default: return g32_row_bytes(groups);
+  }
 }
 
 // First byte of a row block; all blocks before it are full.
 FLARE_INLINE uint8_t* block_base(const Span& span, int groups, int block) {
-  const size_t rows = static_cast<size_t>(block) * kBlockRows;
-  if (span.numerics == Numerics::bf16_g32) return span.base + rows * g32_row_bytes(groups);
-  return span.base + rows * static_cast<size_t>(groups * group_row_bytes(span.numerics));
+  return span.base + static_cast<size_t>(block) * kBlockRows * row_bytes(span.numerics, groups);
 }
 
-// One group of one row to int8 codes, its scale and its sum (engine/kernels/numerics.py).
-// A scale that is zero or not finite gives zero codes; NaN and infinity live on in the scale.
-FLARE_INLINE void quantise_group(const float* x, bool minima, uint8_t* group, int pitch, int row) {
+// 16 integers of up to 12 bits as high and low bytes: 16 high + low. Both are signed bytes, as
+// |q| <= 16 * 127.
+FLARE_INLINE void store_planes(int8_t* high, V q) {
+  const V upper = rint(q * splat(0.0625f));
+  store_i8(high, upper);
+  store_i8(high + kGroup, fma(splat(-16.0f), upper, q));
+}
+
+// One group of one row to integer codes, its scale and, `pitch` words after it, its sum
+// (engine/kernels/numerics.py). A scale that is zero or not finite gives zero codes; NaN and
+// infinity live on in the scale.
+template <int Planes>
+FLARE_INLINE void quantise_group(const float* x, bool minima, int8_t* codes, float* scale,
+                                 int pitch) {
+  constexpr float largest = Planes == 1 ? 127.0f : 16 * 127.0f;
   const V a = load(x), b = load(x + 16);
   const float amax = hmax_abs(a, b);
-  const float s = amax / 127.0f;
-  int8_t* codes = reinterpret_cast<int8_t*>(group) + row * kGroup;
+  const float s = amax / largest;
   float sum = 0.0f;
   if (s > 0.0f && s < __builtin_inff()) {
-    const V inverse = splat(127.0f / amax);
+    const V inverse = splat(largest / amax);
     const V qa = rint(a * inverse), qb = rint(b * inverse);
-    store_i8(codes, qa);
-    store_i8(codes + 16, qb);
+    if constexpr (Planes == 1) {
+      store_i8(codes, qa);
+      store_i8(codes + 16, qb);
+    } else {
+      store_planes(codes, qa);
+      store_planes(codes + 16, qb);
+    }
     sum = hsum(qa + qb);  // integers: exact in any order
   } else {
-    std::memset(codes, 0, kGroup);
+    std::memset(codes, 0, kGroup * Planes);
   }
-  float* scales = reinterpret_cast<float*>(group + pitch * kGroup);
-  scales[row] = s;
+  *scale = s;
   if (minima) {
-    scales[pitch + row] = s * sum;
+    scale[pitch] = s * sum;
   } else {
     const int32_t start = -128 * static_cast<int32_t>(sum);
-    std::memcpy(scales + pitch + row, &start, sizeof start);
+    std::memcpy(scale + pitch, &start, sizeof start);
+  }
+}
+
+template <int Planes>
+static void convert_row_int(const float* x, uint8_t* block, int groups, int pitch, int row,
+                            bool minima) {
+  for (int g = 0; g < groups; ++g, x += kGroup, block += pitch * code_row_bytes(Planes)) {
+    int8_t* codes = reinterpret_cast<int8_t*>(block) + row * kGroup * Planes;
+    float* scales = reinterpret_cast<float*>(block + pitch * kGroup * Planes);
+    quantise_group<Planes>(x, minima, codes, scales + row, pitch);
   }
 }
 
@@ -97,18 +126,22 @@ static void convert_row(const LinearArgs& args, const Span& span, int groups, in
                         const float* x, TileUse& use) {
   const int block = index / kBlockRows, row = index % kBlockRows;
   const int pitch = row_pitch(rows_in_block(span, block));
-  const int row_bytes = group_row_bytes(span.numerics);
   uint8_t* out = block_base(span, groups, block);
-  if (span.numerics == Numerics::bf16_g32) {
-    convert_row_g32(x, out, groups, pitch, row, args.layout == Layout::q4p16, use);
-    return;
-  }
-  for (int g = 0; g < groups; ++g, out += pitch * row_bytes, x += kGroup) {
-    if (span.numerics == Numerics::int8_g32) {
-      quantise_group(x, args.layout == Layout::q4p16, out, pitch, row);
-    } else {
-      round_group(x, args.k - g * kGroup, out + row * row_bytes);
-    }
+  const bool minima = args.layout == Layout::q4p16;
+  switch (span.numerics) {
+    case Numerics::bf16_g32: convert_row_g32(x, out, groups, pitch, row, minima, use); break;
+    case Numerics::int8_g32: convert_row_int<1>(x, out, groups, pitch, row, minima); break;
+    case Numerics::int12_g32:
+      if (in_tiles(args.layout, pitch)) {
+        convert_row_int12(x, out, groups, pitch, row);
+      } else {
+        convert_row_int<2>(x, out, groups, pitch, row, minima);
+      }
+      break;
+    case Numerics::bf16_t32:
+      for (int g = 0; g < groups; ++g, out += pitch * kBf16RowBytes, x += kGroup) {
+        round_group(x, args.k - g * kGroup, out + row * kBf16RowBytes);
+      }
   }
 }
 

@@ -1,4 +1,4 @@
-// Conversion of rows to bf16_g32: values rounded to bfloat16 and, per group, their sum S in the
+// Conversion of rows to bf16_g32, and to int12_g32 for tiles. bf16_g32: values rounded to bfloat16 and, per group, their sum S in the
 // order of TDPBF16PS with ones (engine/kernels/numerics.py), which layouts with minima need.
 
 namespace flare {
@@ -13,8 +13,8 @@ FLARE_INLINE uint8_t* page_after(uint8_t* p) {
   return p + (-reinterpret_cast<uintptr_t>(p) & (kPage - 1));
 }
 
-// Where a row block of bf16_g32 keeps its rows: a kilobyte per group at a page, and their sums. The
-// rows R' .. 15 of a group are zeros, and so is the kilobyte before: tiles begin up to 16 - R' rows
+// Where a row block keeps rows for tiles: a kilobyte per group at a page, and their sums (int12_g32:
+// per group R' scales and R' sums). The rows R' .. 15 of a group are zeros, and so is the kilobyte before: tiles begin up to 16 - R' rows
 // early, which moves the rows down in them.
 struct G32Rows {
   uint8_t* tiles;
@@ -64,9 +64,28 @@ static void convert_row_g32(const float* x, uint8_t* block, int groups, int pitc
   if (summed) sum_groups(at.tiles + row * 64, groups, at.sums + row, pitch, use);
 }
 
+// Whether rows of int12_g32 are kept as tiles of both planes: fewer are faster on vectors, and sixteen
+// times a code of eight bits is no byte.
+constexpr bool in_tiles(Layout layout, int pitch) {
+  return layout == Layout::q4p16 && pitch >= 8;
+}
+
+// A row's 64 bytes in a group are its 32 high bytes and its 32 low ones.
+static void convert_row_int12(const float* x, uint8_t* block, int groups, int pitch, int row) {
+  const G32Rows at = g32_rows(block, groups);
+  for (int g = 0; g < groups; ++g) {
+    int8_t* codes = reinterpret_cast<int8_t*>(at.tiles + g * kTileBytes) + row * 64;
+    quantise_group<2>(x + g * kGroup, true, codes, at.sums + 2 * g * pitch + row, pitch);
+  }
+  for (int g = -1; row == 0 && g < groups; ++g) clear_around(at.tiles, g, pitch);
+}
+
 #else
 
 struct TileUse {};
+
+constexpr bool in_tiles(Layout, int) { return false; }
+static void convert_row_int12(const float*, uint8_t*, int, int, int) {}
 
 // S of all groups of a row of floats, which are `step` floats apart: four at a time, each in two
 // lanes for its even and odd elements.

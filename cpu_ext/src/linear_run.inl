@@ -5,16 +5,14 @@ namespace FLARE_ISA_NS {
 
 #if !defined(FLARE_TILES)
 static void span_int8(const Work& work, const Span& span, Panels panels, TileUse&) {
-  const uint8_t* w = work.args.w + panels.first * work.panel_bytes;
-  const int blocks = ceil_div(span.rows, kBlockRows);
-  for (int block = 0; block < blocks; ++block) {
-    const int rows = rows_in_block(span, block);
-    const uint8_t* base = block_base(span, work.groups, block);
-    for (int p = 0; p < panels.count; ++p) {
-      int8_block(work.args.layout, w + p * work.panel_bytes, work.groups, base, rows,
-                 work.sums + p * kSumStride);
-    }
-    finish_rows(work.args, span.first + block * kBlockRows, rows, panels, work.sums);
+  for (int block = 0; block < ceil_div(span.rows, kBlockRows); ++block) {
+    block_vectors<1>(work, span, block, panels);
+  }
+}
+
+static void span_int12(const Work& work, const Span& span, Panels panels, TileUse&) {
+  for (int block = 0; block < ceil_div(span.rows, kBlockRows); ++block) {
+    block_vectors<2>(work, span, block, panels);
   }
 }
 
@@ -56,15 +54,17 @@ static void span_bf16(const Work& work, const Span& span, Panels panels, TileUse
 #endif
 
 // Some units of panels, two panels at a time: the generated rows, then the prompt rows, while the
-// panels are in cache. A unit is a panel, or a gate and an up panel. bf16_g32 alone takes more at a
-// time: its pipeline is long.
+// panels are in cache. A unit is a panel, or a gate and an up panel. bf16_g32 or int12_g32 alone
+// takes more at a time: its pipeline is long.
 //
 // prompt: work on the weight that rows of the prompt role read.
 static void walk_panels(const Work& work, const Work& prompt, const Spans& spans, Share units,
                         int unit, TileUse& use) {
   const int all = ceil_div(work.args.n, kPanel);
   const int end = units.end * unit < all ? units.end * unit : all;
-  const bool alone = spans.count == 1 && spans.span[0].numerics == Numerics::bf16_g32;
+  const Numerics first = spans.span[0].numerics;
+  const bool alone =
+      spans.count == 1 && (first == Numerics::bf16_g32 || first == Numerics::int12_g32);
   const int step = !alone ? 2 : work.args.run > 0 ? work.args.run : kRun;
   for (int panel = units.begin * unit; panel < end; panel += step) {
     const Panels here = {panel, end - panel < step ? end - panel : step};
@@ -73,6 +73,7 @@ static void walk_panels(const Work& work, const Work& prompt, const Spans& spans
       const Work& own = numerics == work.args.generated ? work : prompt;
       switch (numerics) {
         case Numerics::int8_g32: span_int8(own, spans.span[i], here, use); break;
+        case Numerics::int12_g32: span_int12(own, spans.span[i], here, use); break;
         case Numerics::bf16_g32: span_g32(own, spans.span[i], here, use); break;
         case Numerics::bf16_t32: span_bf16(own, spans.span[i], here, use); break;
       }

@@ -26,6 +26,7 @@ T named(const std::string& name, std::initializer_list<std::pair<const char*, T>
 
 Numerics numerics_of(const std::string& name) {
   return named<Numerics>(name, {{"int8_g32", Numerics::int8_g32},
+                                {"int12_g32", Numerics::int12_g32},
                                 {"bf16_t32", Numerics::bf16_t32},
                                 {"bf16_g32", Numerics::bf16_g32}});
 }
@@ -56,7 +57,7 @@ void check_linear(const LinearArgs& a, const Array<const float, 2>& x, const Byt
   if (a.layout != Layout::bf16p16 && a.k % 32 != 0) throw std::invalid_argument("k % 32 != 0");
   if (gated && a.n % 32 != 0) throw std::invalid_argument("n % 32 != 0");
   if (!linear_supports(a.layout, a.generated) || !linear_supports(a.layout, a.prompt)) {
-    throw std::invalid_argument("int8_g32 and bf16_g32 need a quantised layout");
+    throw std::invalid_argument("int8_g32, int12_g32 and bf16_g32 need a quantised layout");
   }
   if (weight.size() != packed_bytes(a.layout, a.n, a.k) ||
       reinterpret_cast<uintptr_t>(weight.data()) % 64 != 0) {

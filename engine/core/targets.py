@@ -31,7 +31,7 @@ def is_target(device: DeviceName, name: str) -> bool:
 def kernel_id(device: DeviceName, variant: str, parameters: Mapping[str, int | str]) -> str:
     """Return a kernel's catalog id: device, variant, and the parameters that tune it, sorted.
 
-    As in ``cpu.rms_norm``, or ``cpu.linear.q8p16.bf16_g32@pieces=12,run=4``.
+    As in ``cpu.rms_norm``, or ``cpu.linear.q8p16.int12_g32@pieces=12,run=4``.
     """
     tuned = sorted(parameters.keys() - UNTUNED)
     suffix = ",".join(f"{name}={parameters[name]}" for name in tuned)

@@ -24,9 +24,13 @@ from engine.kernels.layouts import (
 from engine.kernels.numerics import GROUP, NumericsClass
 
 Quantization = Literal["none", "int8", "int4", "keep"]
-Activations = Literal["bf16", "int8"]
+Activations = Literal["int12", "bf16", "int8"]
 """What generated rows are rounded to where weights are quantised."""
-GENERATED_CLASS: Mapping[Activations, NumericsClass] = {"bf16": "bf16_g32", "int8": "int8_g32"}
+GENERATED_CLASS: Mapping[Activations, NumericsClass] = {
+    "int12": "int12_g32",
+    "bf16": "bf16_g32",
+    "int8": "int8_g32",
+}
 LAYOUT_OF_SOURCE: Mapping[SourceDType, str] = {
     "Q4_0": "q4p16",
     "Q4_1": "q4p16",
@@ -67,7 +71,7 @@ def plan_weights(
     checkpoint: Checkpoint,
     quantization: Quantization,
     max_model_len: int,
-    activations: Activations = "bf16",
+    activations: Activations = "int12",
 ) -> WeightPlan:
     """Decide names, fusions, layouts and classes from the stored formats; reads no values."""
     model, notes = checkpoint.model, list[tuple[str, str]]()

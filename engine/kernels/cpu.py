@@ -74,7 +74,7 @@ def _table() -> Iterable[CpuKernel]:
     for layout in ("q4p16", "q8p16", "bf16p16"):
         yield CpuKernel(f"cpu.embed.{layout}", "embed", layout)
     for layout in ("q4p16", "q8p16"):
-        for generated in ("bf16_g32", "int8_g32"):
+        for generated in ("int12_g32", "bf16_g32", "int8_g32"):
             yield _linear(layout, "bf16_t32", generated)
             yield _linear(layout, "bf16_t32", generated, "bf16p16")
             yield _linear(layout, generated, generated)

@@ -54,7 +54,7 @@ class PackedLayout(Struct, frozen=True):
     classes: tuple[NumericsClass, ...]
 
 
-_QUANTISED: tuple[NumericsClass, ...] = ("bf16_g32", "bf16_t32", "int8_g32")
+_QUANTISED: tuple[NumericsClass, ...] = ("bf16_g32", "bf16_t32", "int12_g32", "int8_g32")
 
 LAYOUTS: Mapping[str, PackedLayout] = MappingProxyType(
     {

@@ -7,7 +7,8 @@ linear, rms_norm, embed, rope_store_kv, gather_rows
     pieces: into how many pieces each thread's share of the work is cut; threads that are done take
     over pieces of others. A piece of a linear is at least two panels of 16 columns.
 linear
-    run: panels that rows of class bf16_g32 walk together when they are alone in the launch.
+    run: panels that rows of class bf16_g32 or int12_g32 walk together when they are alone in the
+    launch.
     own: up to so many rows of one class, each thread converts the activations for itself, instead
     of sharing that and waiting for the others.
 paged_attention

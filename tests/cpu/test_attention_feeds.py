@@ -10,7 +10,12 @@ from tests.support.native import F32, ISAS, Attention, Rows, Shape, aligned, ide
 
 TOKENS, WIDTH = 96, 48
 SHAPES = [Shape(heads=9, kv_heads=3), Shape(4, 4, 32), Shape(2, 1, 256), Shape(2, 1, 80)]
-CLASSES = [("bf16_t32", "bf16_g32"), ("bf16_t32", "bf16_t32"), ("int8_g32", "bf16_g32")]
+CLASSES = [
+    ("bf16_t32", "bf16_g32"),
+    ("bf16_t32", "bf16_t32"),
+    ("bf16_t32", "int12_g32"),
+    ("int8_g32", "bf16_g32"),
+]
 BATCHES = [(0, (1,)), (0, (40,)), (0, (16, 33)), (1, (17,)), (3, (5, 70)), (18, (30,)), (4, ())]
 """Generated sequences of one row, and rows of prompts."""
 

@@ -33,12 +33,23 @@ MIXED = [
     ("q4p16", "bf16_t32", "int8_g32"),
     ("q8p16", "int8_g32", "bf16_t32"),
     ("q8p16", "int8_g32", "int8_g32"),
+    ("q4p16", "int12_g32", "bf16_t32"),
+    ("q4p16", "bf16_t32", "int12_g32"),
+    ("q8p16", "int12_g32", "bf16_t32"),
+    ("q8p16", "int12_g32", "int12_g32"),
     ("q4p16", "bf16_g32", "bf16_t32"),
     ("q4p16", "int8_g32", "bf16_g32"),
     ("q8p16", "bf16_g32", "bf16_t32"),
     ("q8p16", "bf16_g32", "bf16_g32"),
     ("bf16p16", "bf16_t32", "bf16_t32"),
 ]
+
+
+EMULATIONS = {
+    "int8_g32": numerics.int8_g32,
+    "int12_g32": numerics.int12_g32,
+    "bf16_g32": numerics.bf16_g32,
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +68,7 @@ class Weight:
             return numerics.bf16_t32(x, self.dense)
         assert self.parts.scales is not None
         minima = self.parts.minima
-        emulation = numerics.int8_g32 if name == "int8_g32" else numerics.bf16_g32
-        return emulation(
+        return EMULATIONS[name](
             x,
             self.parts.codes,
             self.parts.scales.astype(np.float32),
@@ -139,7 +149,8 @@ def test_values_are_close_to_the_dense_product(layout: str, n: int, k: int, name
     elif name == "bf16_g32":  # only the activation
         bound = 2.0**-9 * (np.abs(x) @ np.abs(dense).T)
     else:  # half a step of the group's scale for each activation
-        half_step = np.abs(x).reshape(len(x), -1, 32).max(axis=2) / 254
+        steps = {"int8_g32": 254, "int12_g32": 4064}[name]
+        half_step = np.abs(x).reshape(len(x), -1, 32).max(axis=2) / steps
         bound = half_step @ np.abs(dense).reshape(n, -1, 32).sum(axis=2).T
     sums = np.abs(x) @ np.abs(dense).T
     error = np.abs(run(w, x.astype(np.float32), name) - x @ dense.T)
@@ -231,8 +242,9 @@ def test_what_is_not_finite_shows_in_its_row_only(
     assert_same_bits(np.delete(dirty, 4, axis=0), np.delete(clean, 4, axis=0))
 
 
+@pytest.mark.parametrize("name", ["int8_g32", "int12_g32"])
 @pytest.mark.parametrize("isa", ISAS)
-def test_extreme_codes_do_not_saturate(isa: str) -> None:
+def test_extreme_codes_do_not_saturate(isa: str, name: str) -> None:
     """The largest codes against the largest activations: where 16-bit sums would overflow."""
     for sign in (1, -1):
         x = np.full((3, 64), sign * 5.0, np.float32)
@@ -242,11 +254,11 @@ def test_extreme_codes_do_not_saturate(isa: str) -> None:
             packed = aligned(layouts.pack_q8(codes, ones))
             parts = layouts.Unpacked(codes, ones)
             w = Weight("q8p16", 16, 64, packed, codes.astype(np.float32), parts)
-            found = run(w, x, "int8_g32", isa)
+            found = run(w, x, name, isa)
             np.testing.assert_allclose(found, np.full((3, 16), 64 * 5.0 * sign * code), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["int8_g32", "bf16_g32"])
+@pytest.mark.parametrize("name", ["int8_g32", "int12_g32", "bf16_g32"])
 def test_unsupported_combinations_are_refused(name: str) -> None:
     w = weight("bf16p16", 48, 96)
     with pytest.raises(ValueError, match=f"{name}.*a quantised layout"):

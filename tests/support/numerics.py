@@ -45,11 +45,22 @@ def round_bf16(x: F32) -> F32:
 
 def int8_g32(x: F32, codes: NDArray[np.integer], scales: F32, minima: F32 | None) -> F32:
     """x [rows, k] times a quantised weight: codes [n, k], factors [n, k / 32] as float32."""
+    return _integers(127, x, codes, scales, minima)
+
+
+def int12_g32(x: F32, codes: NDArray[np.integer], scales: F32, minima: F32 | None) -> F32:
+    """As int8_g32, with activations of twelve bits."""
+    return _integers(16 * 127, x, codes, scales, minima)
+
+
+def _integers(
+    largest: int, x: F32, codes: NDArray[np.integer], scales: F32, minima: F32 | None
+) -> F32:
     groups = flush(x).reshape(len(x), -1, 32)
     amax = np.abs(groups).max(axis=2)
-    s = flush(amax / np.float32(127))
+    s = flush(amax / np.float32(largest))
     with np.errstate(all="ignore"):
-        inverse = np.where(s > 0, np.float32(127) / amax, np.float32(0)).astype(np.float32)
+        inverse = np.where(s > 0, np.float32(largest) / amax, np.float32(0)).astype(np.float32)
         q = np.rint(flush(groups * inverse[..., None])).astype(np.int64)
     q[s == 0] = 0
     acc = np.zeros((len(x), len(codes)), np.float32)

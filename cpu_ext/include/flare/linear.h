@@ -14,7 +14,7 @@ class Crew;  // flare/pool.h
 
 enum class Isa { portable, avx2, avx512, amx, neon };
 enum class Layout { q4p16, q8p16, bf16p16 };
-enum class Numerics { int8_g32, bf16_t32, bf16_g32 };
+enum class Numerics { int8_g32, int12_g32, bf16_t32, bf16_g32 };
 enum class Activation { none, silu_mul, gelu_mul };
 
 // Rows of a bf16_t32 linear as tiles (linear_geometry.h), for a kernel that writes the linear's
@@ -51,7 +51,7 @@ struct LinearArgs {
   RowTiles tiles;         // *_mul without residual: where the last rows of y go instead
   // How the work is cut; changes no bit. 0: by the numbers of rows, panels and threads.
   int pieces = 0;  // pieces of panels per thread, 1 to kMaxPieces
-  int run = 0;     // panels that bf16_g32 alone walks together: even, 2 to kMaxRun
+  int run = 0;     // panels that bf16_g32 or int12_g32 alone walks together: even, 2 to kMaxRun
   int own = 0;     // rows of one class that each thread converts for itself, up to kMaxOwn
   // The same weight once more, as rows of the prompt role read it; null: they read w. Needs
   // classes that differ.
@@ -72,7 +72,7 @@ struct LinearScratch {
 size_t linear_rows_bytes(int max_rows, int max_k);
 size_t linear_thread_bytes(int max_k);
 
-// Whether the class can be computed on the layout (int8_g32 and bf16_g32 need q4p16 or q8p16).
+// Whether the class can be computed on the layout: those in groups of 32 need q4p16 or q8p16.
 bool linear_supports(Layout layout, Numerics numerics);
 
 // Bytes of a packed n x k weight; k is a multiple of 32 (bf16p16: rounded up).

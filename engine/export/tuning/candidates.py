@@ -10,8 +10,8 @@ from engine.kernels.parameters import variant_id
 
 Values = Mapping[str, tuple[int, ...]]
 """Parameter -> values to try, in the order of trying."""
-LONG_RUN = "bf16_g32"
-"""The class whose generated rows walk several panels together."""
+LONG_RUN = ("bf16_g32", "int12_g32")
+"""The classes whose generated rows walk several panels together."""
 BALANCED: Mapping[str, Values] = {
     "linear": {"pieces": (4, 12, 24)},
     "paged_attention": {"claim": (2, 4)},
@@ -25,7 +25,7 @@ AUDIT: Mapping[str, Values] = {
     "gather_rows": {"pieces": (1, 2, 8)},
 }
 RUNS = (2, 4)
-"""Values of a linear's ``run``, where all rows are generated ones of ``LONG_RUN``."""
+"""Values of a linear's ``run``, where all rows are generated ones of a ``LONG_RUN`` class."""
 MOST_OWN = 8
 """Most rows that threads convert for themselves; ``own`` 1 lets them share that work instead."""
 
@@ -38,7 +38,7 @@ def candidates(launch: Launch, role: Role, rows: int, profile: Tuning) -> tuple[
     if profile == "fast":
         return (launch.kernel,)
     values = dict((AUDIT if profile == "audit" else BALANCED).get(launch.op, {}))
-    if role == "generated" and launch.attrs.get("generated_class") == LONG_RUN:
+    if role == "generated" and launch.attrs.get("generated_class") in LONG_RUN:
         values["run"] = RUNS
     if launch.op == "linear" and role != "mixed" and 1 < rows <= MOST_OWN:
         values["own"] = (1,)

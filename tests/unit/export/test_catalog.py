@@ -76,8 +76,8 @@ def test_classes_follow_the_role_of_the_weight(tmp_path: Path) -> None:
         for launch in launches
         if launch.op == "linear"
     }
-    assert found["layers.0.qkv"] == ("cpu.linear.q4p16.bf16_g32.bf16_t32", "bf16_t32", "bf16_g32")
-    assert found["embed"] == ("cpu.linear.q8p16.bf16_g32", "bf16_g32", "bf16_g32")
+    assert found["layers.0.qkv"] == ("cpu.linear.q4p16.int12_g32.bf16_t32", "bf16_t32", "int12_g32")
+    assert found["embed"] == ("cpu.linear.q8p16.int12_g32", "int12_g32", "int12_g32")
 
 
 def test_a_graph_names_all_that_its_program_uses(tmp_path: Path) -> None:
@@ -103,14 +103,16 @@ def test_tuning_records_form_a_closed_set(tmp_path: Path) -> None:
         assert record.profile == "fast" and record.winner == record.candidates[0].kernel
         assert set(record.depends_on) <= records.keys()
         assert record.introduced_by in graphs
-    one = records["linear/q4p16.bf16_g32.bf16_t32/128x64/rows-1"]
+    one = records["linear/q4p16.int12_g32.bf16_t32/128x64/rows-1"]
     assert (one.depends_on, one.introduced_by) == ((), "decode-1")
-    many = records["linear/q4p16.bf16_g32.bf16_t32/128x64/rows-128"]
+    many = records["linear/q4p16.int12_g32.bf16_t32/128x64/rows-128"]
     assert (many.depends_on, many.introduced_by) == ((one.key,), "decode-24")
-    assert records["linear/q4p16.bf16_g32.bf16_t32/128x64/rows-many"].introduced_by == "prefill-200"
-    assert "linear/q8p16.bf16_g32/96x64/rows-16" in records
+    assert (
+        records["linear/q4p16.int12_g32.bf16_t32/128x64/rows-many"].introduced_by == "prefill-200"
+    )
+    assert "linear/q8p16.int12_g32/96x64/rows-16" in records
     assert "paged_attention/4x2x16/rows-16" in records
-    assert "linear/q4p16.bf16_g32.bf16_t32/128x64/rows-16" not in graphs["prefill-32"].tuning
+    assert "linear/q4p16.int12_g32.bf16_t32/128x64/rows-16" not in graphs["prefill-32"].tuning
 
 
 def test_row_classes() -> None:

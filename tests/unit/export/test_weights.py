@@ -15,7 +15,7 @@ from engine.export.checkpoint.base import Checkpoint
 from engine.export.checkpoint.gguf_llama import open_gguf
 from engine.export.checkpoint.hf_llama import open_hf
 from engine.export.quantize import quantize_eight_bit, quantize_four_bit
-from engine.export.weights import Quantization, plan_weights, stored_weight
+from engine.export.weights import Activations, Quantization, plan_weights, stored_weight
 from engine.kernels.layouts import dequantise, unpack
 from tests.support.checkpoints import gguf_tensors, save_gguf, save_hf, tiny_model
 
@@ -58,7 +58,7 @@ def test_gguf_blocks_are_kept_bit_for_bit(kind: TYPES, tmp_path: Path) -> None:
     checkpoint = open_gguf(save_gguf(model, tmp_path / "m.gguf", linears(kind)))
     shape, array = packed(checkpoint, "keep", "layers.1.qkv")
     assert shape.layout == ("q8p16" if kind == TYPES.Q8_0 else "q4p16")
-    assert (shape.prompt_class, shape.generated_class) == ("bf16_t32", "bf16_g32")
+    assert (shape.prompt_class, shape.generated_class) == ("bf16_t32", "int12_g32")
     # Quantising a row does not depend on the others: permuting first or last is the same.
     blocks = gguf.quantize(original_rows(model, 1, "q", "k", "v"), kind)
     found = dequantise(shape.layout, array, shape.n, shape.k)
@@ -148,13 +148,16 @@ def test_quantised_weights_stay_within_half_a_step(
         assert np.all(np.abs(found - rows) <= 0.51 * step + 5e-4)
     head, _ = packed(checkpoint, quantization, "head")
     assert head.layout == "q8p16"
-    assert (head.prompt_class, head.generated_class) == ("bf16_g32", "bf16_g32")
+    assert (head.prompt_class, head.generated_class) == ("int12_g32", "int12_g32")
 
 
-def test_int8_activations_are_for_generated_rows_and_the_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("activations", ["int12", "bf16", "int8"])
+def test_activations_are_for_generated_rows_and_the_head(
+    tmp_path: Path, activations: Activations
+) -> None:
     checkpoint = open_hf(save_hf(tiny_model(), tmp_path / "model"))
-    for quantization, expected in (("int4", "int8_g32"), ("none", "bf16_t32")):
-        plan = plan_weights(checkpoint, quantization, 64, "int8")
+    for quantization, expected in (("int4", f"{activations}_g32"), ("none", "bf16_t32")):
+        plan = plan_weights(checkpoint, quantization, 64, activations)
         classes = {
             name: (shape.prompt_class, shape.generated_class)
             for name, shape in plan.shapes.items()

@@ -104,7 +104,7 @@ def test_noise_changes_nothing(captured: Capture) -> None:
 
 
 def test_a_gain_is_taken_where_it_was_measured(captured: Capture) -> None:
-    machine = Machine(faster("linear/q4p16.bf16_g32.bf16_t32/128x64/generated-8", "pieces=4"))
+    machine = Machine(faster("linear/q4p16.int12_g32.bf16_t32/128x64/generated-8", "pieces=4"))
     found = tuned(captured, machine)
     assert_whole(found)
     with_gain = {g.id for g in found.graphs if any("@" in kernel for kernel in g.kernels)}
@@ -172,7 +172,7 @@ def test_audit_asks_for_every_capacity_and_combination(captured: Capture) -> Non
 
 
 def test_what_fails_its_check_never_wins(captured: Capture) -> None:
-    bad = "cpu.linear.q4p16.bf16_g32.bf16_t32@pieces=4"
+    bad = "cpu.linear.q4p16.int12_g32.bf16_t32@pieces=4"
     machine = Machine(faster("/generated-", "pieces=4"), {bad: "other bits"})
     found = tuned(captured, machine, "audit")
     assert_whole(found)
@@ -204,8 +204,8 @@ def test_a_resumed_export_asks_only_for_the_rest(captured: Capture, tmp_path: Pa
     assert silent.asked == []
 
 
-QKV, DOWN = "q4p16.bf16_g32.bf16_t32/128x64", "q4p16.bf16_g32.bf16_t32/64x96"
-SECOND = "linear.q4p16.bf16_g32.bf16_t32.bf16p16"
+QKV, DOWN = "q4p16.int12_g32.bf16_t32/128x64", "q4p16.int12_g32.bf16_t32/64x96"
+SECOND = "linear.q4p16.int12_g32.bf16_t32.bf16p16"
 BUDGET = 1 << 20
 """Enough for every weight of the tiny model."""
 
@@ -251,7 +251,7 @@ def test_a_second_layout_is_shared_by_all_that_read_prompts(captured: Capture) -
         "generated-1", "prompt-32", "prompt-128", "prompt-many", "mixed-128", "mixed-many",
     }  # fmt: skip
     assert record.key in prefill.tuning and record.key in decode.tuning
-    assert joint(found, DOWN).winner == "cpu.linear.q4p16.bf16_g32.bf16_t32"
+    assert joint(found, DOWN).winner == "cpu.linear.q4p16.int12_g32.bf16_t32"
     assert "too little" in joint(found, DOWN).reason
     [kernel] = [k for k in found.kernels if k.id == f"cpu.{SECOND}"]
     assert kernel.parameters == {"layout": "q4p16", "prompt_layout": "bf16p16"}
