@@ -111,7 +111,7 @@ def _load(
     with phases.time("warm"):
         warm(rank, plan.pruned.graphs, core.manifest.model.kv.block_size)
     metrics = EngineMetrics(plan.pruned.graphs)
-    engine = _assemble(config, core.manifest, plan, rank, metrics)
+    engine = _assemble(config, core, plan, rank, metrics)
     metrics.loaded(phases.seconds)
     return engine
 
@@ -175,12 +175,13 @@ def _log_plan(selection: Selection, pruned: Pruned, budget: Budget) -> None:
 
 def _assemble(
     config: EngineConfig,
-    manifest: Manifest,
+    core: Core,
     plan: LoadPlan,
     rank: LocalRank,
     metrics: EngineMetrics,
 ) -> Engine:
     """Connect scheduler, planner, runner and loop over a warm rank."""
+    manifest = core.manifest
     kv, told = manifest.model.kv, rank.plan
     cache = KVCache(told.num_blocks + 1, kv.block_size, config.prefix_cache)
     pace = None
@@ -210,18 +211,17 @@ def _assemble(
         loop,
         metrics,
         config.max_queue,
-        _live_switch(config, kv.block_size, plan, rank, loop) if config.live_switch else None,
+        _live_switch(core, plan, rank, loop) if config.live_switch else None,
     )
 
 
-def _live_switch(
-    config: EngineConfig, block_size: int, plan: LoadPlan, rank: LocalRank, loop: EngineLoop
-) -> "LiveSwitch":
+def _live_switch(core: Core, plan: LoadPlan, rank: LocalRank, loop: EngineLoop) -> "LiveSwitch":
     # Most servers have no admin key: their start does without these.
     from engine.reselect import CoreChooser
     from engine.switch import LiveSwitch
 
-    choose = CoreChooser(config.core, plan.limits, plan.room.workspace_bytes)
+    choose = CoreChooser(core, plan.limits, plan.room.workspace_bytes)
+    block_size = core.manifest.model.kv.block_size
     return LiveSwitch(rank, plan.pruned, loop, choose, partial(warm, block_size=block_size))
 
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from numpy import generic
 from numpy.typing import NDArray
 
-from engine.aside import aside
 from engine.core.schema import Graph
 from engine.device.base import Executable
 from engine.load.plan import RankPlan
@@ -33,7 +32,7 @@ class Choice(Struct, frozen=True):
 
 
 class Chooser(Protocol):
-    """Decides a switch; called in a thread. Raises SelectionError, CoreError or DeviceError."""
+    """Decides a switch, in a millisecond or two. Raises SelectionError."""
 
     def __call__(self, plan: RankPlan, requested: bool | None, held: frozenset[str]) -> Choice:
         """Resolve ``requested``; plan: the one in force; held: tensors on the device."""
@@ -72,11 +71,11 @@ class LiveSwitch:
     async def to(self, requested: bool | None) -> dict[str, Any]:
         """Serve another selection from the next step on; return what changed in ``/v1/config``.
 
-        Raises SelectionError, CoreError or DeviceError as loading does, EngineUnavailableError
-        when the engine ends meanwhile.
+        Raises SelectionError or DeviceError as loading does, EngineUnavailableError when the engine
+        ends meanwhile.
         """
         async with self._lock:
-            choice = await aside(self._choose, self._rank.plan, requested, self._held)
+            choice = self._choose(self._rank.plan, requested, self._held)
             try:
                 rank = await self._instantiate(choice)
                 await self._loop.adopt(choice.pruned.graphs, rank.executables)
@@ -92,7 +91,9 @@ class LiveSwitch:
             }
 
     async def _instantiate(self, choice: Choice) -> LocalRank:
-        """Instantiate what is new beside what serves, and replay the smallest of each kind once."""
+        """Instantiate what is new beside what serves. Where it reads tensors that were not held, the
+        smallest graph of each kind is replayed once; else all is in memory, and that replay would
+        only make a step late."""
         device, serving = self._rank.device, self._rank.executables
         between = self._loop.between_steps
         await between(device.hold, choice.weights)
@@ -106,7 +107,7 @@ class LiveSwitch:
                 new.append(graph)
             made[graph.id] = known
         rank = replace(self._rank, plan=choice.plan, executables=made)
-        for kind in dict.fromkeys(graph.kind for graph in new):
+        for kind in dict.fromkeys(graph.kind for graph in new if choice.weights):
             await between(self._warm, rank, [graph for graph in new if graph.kind is kind])
         return rank
 

@@ -10,14 +10,13 @@ from app.deps import get_context, get_server_config
 from app.errors import ApiError
 from app.routing import Endpoint
 from engine import __version__
-from engine.errors import CoreError, DeviceError, FlareError, LiveSwitchOffError, SelectionError
+from engine.errors import DeviceError, FlareError, LiveSwitchOffError, SelectionError
 
 if TYPE_CHECKING:
     from app.protocol.config import SwitchRequest
 
 REFUSED: dict[type[FlareError], str] = {
     SelectionError: "selection_refused",
-    CoreError: "core_invalid",
     DeviceError: "device_failed",
 }
 """What a switch may be refused with, as loading is, and the code of the answer."""
