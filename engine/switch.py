@@ -91,9 +91,11 @@ class LiveSwitch:
             }
 
     async def _instantiate(self, choice: Choice) -> LocalRank:
-        """Instantiate what is new beside what serves. Where it reads tensors that were not held, the
-        smallest graph of each kind is replayed once; else all is in memory, and that replay would
-        only make a step late."""
+        """Instantiate what is new beside what serves.
+
+        Where it reads tensors that were not held, the smallest graph of each kind is replayed once;
+        else all is in memory, and that replay would only make a step late.
+        """
         device, serving = self._rank.device, self._rank.executables
         between = self._loop.between_steps
         await between(device.hold, choice.weights)
