@@ -127,9 +127,8 @@ class CpuDevice:
         self._weights.update(all_bytes(weights))
 
     def keep(self, names: Collection[str]) -> None:
-        """Let go of the storage tensors not named, and of the launches lowered so far."""
+        """Let go of the storage tensors not named."""
         self._weights = {name: self._weights[name] for name in self._weights if name in names}
-        self._lowering = Lowering()
 
     def show(self, logits: NDArray[np.float32]) -> None:
         """Make these the rows that the sampler reads."""
