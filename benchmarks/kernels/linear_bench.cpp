@@ -4,7 +4,8 @@
 //
 // linear_bench ISA THREADS ROWS CLASS [REPEATS] [LAYOUT]
 //   ISA: portable avx2 avx512 amx neon; ROWS: rows of the launch, one class for all;
-//   CLASS: int8_g32 bf16_t32 bf16_g32; LAYOUT of the layers: q4p16 (default) q8p16 bf16p16.
+//   CLASS: int8_g32 int12_g32 bf16_t32 bf16_g32;
+//   LAYOUT of the layers: q4p16 (default) q8p16 bf16p16.
 // The shapes are those of a 135-million-parameter Llama (30 layers, width 576, 49152 tokens); the
 // head (q8p16, or bf16p16) is timed apart. Prints the sum over launches of each launch's tenth
 // percentile ("good": what the kernels do on a machine that others share, without the outliers of

@@ -17,8 +17,8 @@ int12_g32
     16 * 127, so that q = 16 * high + low with signed bytes: high = rint(q / 16), half to even.
     ``dot`` and ``sum`` are exact in float32. The rounding error of a value is at most amax / 4064;
     as amax is at most sqrt(32) times the group's root mean square, that of a group is at most
-    8.1e-4 of it, where bfloat16's comes to 1.1e-3 (2**-9 / sqrt(3), of values just above powers of
-    two).
+    8.1e-4 of it (sqrt(32) / 2032 / sqrt(12)). bfloat16's is 1.1e-3 to 2.3e-3: 2**-9 / sqrt(3) of
+    values just below powers of two, 2**-8 / sqrt(3) of those just above.
 bf16_g32
     Activations are rounded to bfloat16 (nearest even); the codes of a quantised weight stay exact,
     and the group's factors come after. For activations a and values v of a group of 32, T(a, v) is

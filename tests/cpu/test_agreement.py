@@ -10,6 +10,7 @@ from engine.device.cpu.device import CpuDevice
 from engine.device.cpu.sampler import CpuSampler
 from engine.device.reference.device import ReferenceDevice
 from engine.device.reference.sampler import ReferenceSampler
+from engine.kernels.numerics import NumericsClass
 from engine.types import SamplingParams
 from tests.support.batches import BatchRunner, Part
 from tests.support.cores import CoreSpec, catalog, weights
@@ -17,7 +18,7 @@ from tests.support.cores import CoreSpec, catalog, weights
 BLOCKS = 12
 TOLERANCE = {"bf16p16": (0.012, 0.06), "q8p16": (0.02, 0.12), "q4p16": (0.02, 0.12)}
 """Root mean square and largest difference of logits, which have unit variance: activations are
-rounded to bfloat16 or 8 bits on the CPU device, and not at all on the reference device."""
+rounded to bfloat16, 12 or 8 bits on the CPU device, and not at all on the reference device."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +40,10 @@ def runners(spec: CoreSpec) -> tuple[BatchRunner, BatchRunner]:
     return BatchRunner(native, parts), BatchRunner(reference, parts)
 
 
+@pytest.mark.parametrize("preferred", ["int12_g32", "bf16_g32", "int8_g32"])
 @pytest.mark.parametrize("layout", ["bf16p16", "q8p16", "q4p16"])
-def test_logits_agree(layout: str) -> None:
-    spec = CoreSpec(layout=layout, prefill=(8, 128), max_step_tokens=128)
+def test_logits_agree(layout: str, preferred: NumericsClass) -> None:
+    spec = CoreSpec(layout=layout, preferred=preferred, prefill=(8, 128), max_step_tokens=128)
     native, reference = runners(spec)
     random = np.random.default_rng(3)
     first, second = (tuple(random.integers(0, spec.vocab_size, 80).tolist()) for _ in range(2))

@@ -209,7 +209,8 @@ def test_the_kernel_table_describes_itself() -> None:
     every = cpu_kernels(CPU_KERNELS)
     assert [kernel.id for kernel in every] == list(CPU_KERNELS)
     assert {kernel.device for kernel in every} == {"cpu"}
-    assert linear_kernel("q4p16", "bf16_t32", "int8_g32") == "cpu.linear.q4p16.int8_g32.bf16_t32"
+    for name in ("int12_g32", "bf16_g32", "int8_g32"):
+        assert linear_kernel("q4p16", "bf16_t32", name) == f"cpu.linear.q4p16.{name}.bf16_t32"
     assert linear_kernel("q8p16", "bf16_g32", "bf16_g32") == "cpu.linear.q8p16.bf16_g32"
     with pytest.raises(DeviceError, match="no linear kernel for layout 'bf16p16'"):
         linear_kernel("bf16p16", "int8_g32", "int8_g32")

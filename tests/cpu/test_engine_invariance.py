@@ -1,6 +1,7 @@
 """Row invariance, end to end on native kernels: no scheduling knob changes a bit of an answer."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,18 @@ LENGTHS = (1, 5, 63, 64, 65, 130, 150)
 Answer = list[tuple[tuple[int, ...], Any, Any]]
 
 
-@pytest.fixture(scope="module", params=["q4p16", "q8p16", "bf16p16"])
+SPECS = {
+    "q4p16": CoreSpec(layout="q4p16"),
+    "q4p16-bf16": CoreSpec(layout="q4p16", preferred="bf16_g32"),
+    "q8p16": CoreSpec(layout="q8p16"),
+    "bf16p16": CoreSpec(layout="bf16p16"),
+}
+
+
+@pytest.fixture(scope="module", params=SPECS)
 def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A core of random weights; answers are as varied as its sampler makes them."""
-    spec = CoreSpec(layout=request.param, max_num_seqs=4, max_step_tokens=32)
+    spec = replace(SPECS[request.param], max_num_seqs=4, max_step_tokens=32)
     return write_core(tmp_path_factory.mktemp("cores") / "random.core", spec)
 
 

@@ -36,6 +36,7 @@ from engine.ir.program import Attr, Buffer, Dim, Domain, DType, Launch, Program,
 from engine.ir.verify import buffer_bytes
 from engine.kernels.cpu import linear_kernel
 from engine.kernels.layouts import pack_bf16, pack_q4, pack_q8
+from engine.kernels.numerics import NumericsClass
 
 EOS = 2
 MACHINE = Machine("here", "Some CPU", 2, "avx2", 1_700_000_000)
@@ -43,7 +44,10 @@ MACHINE = Machine("here", "Some CPU", 2, "avx2", 1_700_000_000)
 
 @dataclass(frozen=True, slots=True)
 class CoreSpec:
-    """What to build. decode: capacities in sequences; prefill and mixed: in tokens."""
+    """What to build. decode: capacities in sequences; prefill and mixed: in tokens.
+
+    preferred: numerics class of generated rows where the layout is quantised.
+    """
 
     decode: tuple[int, ...] = (1, 2, 4)
     prefill: tuple[int, ...] = (8, 32)
@@ -62,6 +66,7 @@ class CoreSpec:
     head_dim: int = 16
     vocab_size: int = 90
     layout: str = "bf16p16"
+    preferred: NumericsClass = "int12_g32"
     seed: int = 0
 
     @property
@@ -70,7 +75,7 @@ class CoreSpec:
 
     @property
     def generated_class(self) -> str:
-        return "bf16_t32" if self.layout == "bf16p16" else "bf16_g32"
+        return "bf16_t32" if self.layout == "bf16p16" else self.preferred
 
     @property
     def linear_kernel(self) -> str:

@@ -17,6 +17,7 @@ from app.commands.run_options import make_parser
 from app.settings import Settings
 from engine import __version__
 from engine.core.digests import root_digest
+from engine.core.reader import open_core
 from engine.errors import SelectionError, SettingsError
 from tests.support.checkpoints import complete_hf
 from tests.support.cores import CoreSpec, write_core
@@ -201,6 +202,30 @@ def test_export_then_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found["selection"]["captured"]["mixed"] == 0
     assert cli.main(arguments) == 2  # it exists; --overwrite replaces it
     assert cli.main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "int12"),
+        (["--activations", "int12"], "int12"),
+        (["--activations", "bf16"], "bf16"),
+        (["--activations", "int8"], "int8"),
+    ],
+)
+def test_activations_decide_the_class_of_generated_rows(
+    tmp_path: Path, options: list[str], expected: str
+) -> None:
+    complete_hf(tmp_path / "model")
+    arguments = ["export", str(tmp_path / "model"), "--output", str(tmp_path / "tiny.core")]
+    arguments += ["--quantization", "int4", "--max-num-seqs", "4", "--max-step-tokens", "32"]
+    assert cli.main([*arguments, *options]) == 0
+    with open_core(tmp_path / "tiny.core") as core:
+        manifest = core.manifest
+    assert manifest.identity.settings["activations"] == expected
+    linears = [kernel for kernel in manifest.catalog.kernels if kernel.op == "linear"]
+    assert {kernel.generated_class for kernel in linears} == {f"{expected}_g32"}
+    assert {kernel.prompt_class for kernel in linears} == {"bf16_t32", f"{expected}_g32"}
 
 
 def test_an_export_that_cannot_be_done_is_2_and_one_line(

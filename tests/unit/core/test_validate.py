@@ -398,6 +398,10 @@ CASES: dict[str, tuple[Change, type[CoreError], str]] = {
         attr("linear", "decode-1", prompt_class="bf16_t32", generated_class="int8_g32"),
         ProgramInvalidError, "no kernel computes int8_g32 on bf16p16",
     ),
+    "class of a later writer": (
+        attr("linear", generated_class="int16_g32"), ProgramInvalidError,
+        "generated_class: expected one of .*int12_g32.*, found 'int16_g32'",
+    ),
     "kernel of another class": (
         lambda m: with_catalog(
             m,

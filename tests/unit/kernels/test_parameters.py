@@ -7,7 +7,7 @@ from engine.ir.program import Launch
 from engine.kernels.cpu import check_launch, cpu_kernels, known_kernel
 from engine.kernels.parameters import split_id, variant_id
 
-LINEAR = "cpu.linear.q4p16.bf16_g32.bf16_t32"
+LINEAR = "cpu.linear.q4p16.int12_g32.bf16_t32"
 
 
 def test_an_id_names_its_parameters_in_order() -> None:
@@ -48,7 +48,7 @@ def test_the_catalog_entry_says_the_parameters() -> None:
     assert entry.id == f"{LINEAR}@pieces=12,run=4"
     assert entry.variant == LINEAR.removeprefix("cpu.")
     assert entry.parameters == {"layout": "q4p16", "pieces": 12, "run": 4}
-    assert (entry.prompt_class, entry.generated_class) == ("bf16_t32", "bf16_g32")
+    assert (entry.prompt_class, entry.generated_class) == ("bf16_t32", "int12_g32")
 
 
 def test_a_variant_is_checked_like_its_kernel() -> None:
