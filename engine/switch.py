@@ -109,8 +109,9 @@ class LiveSwitch:
                 new.append(graph)
             made[graph.id] = known
         rank = replace(self._rank, plan=choice.plan, executables=made)
-        for kind in dict.fromkeys(graph.kind for graph in new if choice.weights):
-            await between(self._warm, rank, [graph for graph in new if graph.kind is kind])
+        if choice.weights:
+            for kind in dict.fromkeys(graph.kind for graph in new):
+                await between(self._warm, rank, [graph for graph in new if graph.kind is kind])
         return rank
 
 

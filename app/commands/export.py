@@ -83,8 +83,8 @@ def _add_capture(group: Any) -> None:
         "--activations",
         choices=("int12", "bf16", "int8"),
         help="of generated tokens, where weights are quantised (default: int12, more accurate than "
-        "bf16 and faster up to eight streams; with AMX bf16 is faster from sixteen on); int8 is "
-        "fastest and least accurate",
+        "bf16, and faster but for sixteen streams and more with AMX); int8 is less accurate, and "
+        "faster without AMX",
     )
     group.add_argument(
         "--tuning",

@@ -12,7 +12,7 @@
 #include "linear_int.inl"
 #include "linear_bf16.inl"
 #include "linear_bf16_g32.inl"
-#include "linear_amx_int8.inl"
+#include "linear_amx_int.inl"
 #include "linear_amx_bf16.inl"
 #include "linear_amx_g32.inl"
 #include "linear_amx_bf16_g32.inl"

@@ -1,6 +1,6 @@
 // int12_g32 on AMX tiles. Codes of four bits go through the pipeline: a row's high and low bytes lie
 // one after the other along k, against sixteen times the codes and the codes. Those of eight bits
-// take two products (linear_amx_int8.inl).
+// take two products (linear_amx_int.inl).
 
 namespace flare {
 namespace FLARE_ISA_NS {

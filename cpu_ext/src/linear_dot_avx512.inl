@@ -41,16 +41,6 @@ struct Codes {
     }
     return {_mm512_cvtepi32_ps(_mm512_add_epi32(even, odd))};
   }
-
-  FLARE_INLINE_MEMBER V dot12(const int8_t* q, int32_t start) const {
-    __m512i high = _mm512_setzero_si512(), low = _mm512_set1_epi32(start);
-    FLARE_UNROLL
-    for (int t = 0; t < 8; ++t) {
-      high = add(high, quad[t], q + 4 * t);
-      low = add(low, quad[t], q + kGroup + 4 * t);
-    }
-    return {_mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 4), low))};
-  }
 };
 
 }  // namespace FLARE_ISA_NS

@@ -1,5 +1,6 @@
-// Conversion of rows to bf16_g32, and to int12_g32 for tiles. bf16_g32: values rounded to bfloat16 and, per group, their sum S in the
-// order of TDPBF16PS with ones (engine/kernels/numerics.py), which layouts with minima need.
+// Conversion of rows to bf16_g32, and to int12_g32 for tiles. bf16_g32: values rounded to bfloat16
+// and, per group, their sum S in the order of TDPBF16PS with ones (engine/kernels/numerics.py), which
+// layouts with minima need.
 
 namespace flare {
 namespace FLARE_ISA_NS {
@@ -14,8 +15,8 @@ FLARE_INLINE uint8_t* page_after(uint8_t* p) {
 }
 
 // Where a row block keeps rows for tiles: a kilobyte per group at a page, and their sums (int12_g32:
-// per group R' scales and R' sums). The rows R' .. 15 of a group are zeros, and so is the kilobyte before: tiles begin up to 16 - R' rows
-// early, which moves the rows down in them.
+// per group R' scales and R' sums). The rows R' .. 15 of a group are zeros, and so is the kilobyte
+// before: tiles begin up to 16 - R' rows early, which moves the rows down in them.
 struct G32Rows {
   uint8_t* tiles;
   float* sums;

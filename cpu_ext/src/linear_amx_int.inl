@@ -1,6 +1,6 @@
-// int8_g32 on AMX tiles: 16 rows by 16 columns by one group per instruction, then the float part,
-// which takes most of the time: beside tile instructions, 512-bit float operations were measured at
-// one per cycle instead of two (Sapphire Rapids class).
+// int8_g32 on AMX tiles, and int12_g32 on codes of eight bits: 16 rows by 16 columns by one group per
+// instruction and plane, then the float part, which takes most of the time: beside tile instructions,
+// 512-bit float operations were measured at one per cycle instead of two (Sapphire Rapids class).
 
 namespace flare {
 namespace FLARE_ISA_NS {
