@@ -3,19 +3,22 @@
 ``python -m benchmarks.soak.switches [CORE] [--count 1000] [--seed 0]``: some requests at a time
 are answered while the selection changes from one family to the other and back. Every answer is
 compared with that of an engine that never switches. A gap is what lies between two tokens of a
-stream; during a switch it may be as long as ``ALLOWED`` steps of that time, by their running
-median. A busy machine has long gaps of its own: they are counted between the switches, too.
-Exits with 1 when an answer is lost or differs, or when more than one switch in a hundred has a
-gap that is too long, beyond the share of stretches without a switch that have one, and beyond what
-counting so few can tell.
+stream, in steps of that time (their running median). The load and a busy machine have long gaps of
+their own, as prompt chunks take longer than steps: the longest gap is taken of every switch and of
+as long a pause after it. A switch may add ``ALLOWED`` steps: however long a gap, switches that
+exceed it by that much must not be more frequent than pauses that exceed it, but for one in a
+hundred and what counting so few can tell. Exits with 1 when they are, or when an answer is lost or
+differs.
 """
 
 import asyncio
+import itertools
 import math
 import random
 import statistics
 import sys
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,8 +36,8 @@ from engine.types import FinishReason, GenerationRequest, SamplingParams
 PROMPTS = 24
 CLIENTS = 4
 SHORTEST, LONGEST = 150, 300
-ALLOWED = 1 + 2
-"""A step, and the two that a switch may cost."""
+ALLOWED = 2
+"""Steps that a switch may add to the longest gap."""
 SHARE = 0.01
 Tokens = tuple[int, ...]
 
@@ -171,15 +174,30 @@ async def _switching(engine: Engine, count: int, watch: Watch, tally: Tally, unt
             print(f"{number + 1} switches, {tally.wrong} wrong answers", flush=True)
 
 
-def too_long(gaps: list[float]) -> float:
-    """Return the share of gaps above what is allowed."""
-    return sum(gap > ALLOWED for gap in gaps) / max(1, len(gaps))
+def above(ordered: list[float], limit: float) -> float:
+    """Return the share of ascending gaps above a limit."""
+    return 1 - bisect_right(ordered, limit) / max(1, len(ordered))
 
 
-def margin(tally: Tally) -> float:
-    """Return how far the shares may lie apart: ``SHARE``, and two standard errors of counting."""
-    share, count = too_long(tally.during + tally.between), max(1, len(tally.during))
-    return SHARE + 2 * math.sqrt(2 * share * (1 - share) / count)
+def excess(tally: Tally, added: float) -> float:
+    """Return by how much a switch too often adds more than ``added`` steps; at most 0 is well.
+
+    Over all lengths of gaps: the share of switches above it by ``added``, less that of pauses above
+    it, ``SHARE``, and two standard errors of counting both.
+    """
+    during, between = sorted(tally.during), sorted(tally.between)
+    most = -math.inf
+    for length in between:
+        switches, pauses = above(during, length + added), above(between, length)
+        share = (switches + pauses) / 2
+        margin = SHARE + 2 * math.sqrt(2 * share * (1 - share) / len(between))
+        most = max(most, switches - pauses - margin)
+    return most
+
+
+def added_steps(tally: Tally) -> float:
+    """Return what a switch adds at most, in steps: the least number of quarters without excess."""
+    return next(n / 4 for n in itertools.count() if excess(tally, n / 4) <= 0)
 
 
 def report(tally: Tally, seconds: float) -> bool:
@@ -189,9 +207,11 @@ def report(tally: Tally, seconds: float) -> bool:
         middle, high = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
         print(
             f"longest gap {name}: median {middle:.2f} steps, 99 of 100 below {high:.2f}, "
-            f"longest {ordered[-1]:.2f}, above {ALLOWED}: {too_long(gaps):.2%}"
+            f"longest {ordered[-1]:.2f}, above 3: {above(ordered, 3):.2%}"
         )
-    long = too_long(tally.during) > too_long(tally.between) + margin(tally)
+    added = added_steps(tally)
+    long = added > ALLOWED
+    print(f"a switch adds at most {added} steps to the longest gap")
     print(
         f"{len(tally.during)} switches in {seconds:.0f} s: {tally.answers} answers, "
         f"{tally.wrong} wrong or lost; gaps {'too long' if long else 'within bounds'}"
