@@ -37,12 +37,17 @@ def whole(low: int, high: int) -> Callable[[object], int]:
 
 def seconds(low: float, high: float) -> Callable[[object], float]:
     """A reader of finite numbers of seconds within [low, high]."""
+    return number("number of seconds", low, high)
+
+
+def number(what: str, low: float, high: float) -> Callable[[object], float]:
+    """A reader of finite decimal numbers within [low, high]; messages call them ``what``."""
 
     def read(value: object) -> float:
         text = str(value).strip()
         plain = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?", text)
         if not plain or not low <= float(text) <= high:
-            raise ValueError(f"must be a number of seconds from {low:g} to {high:g}, not {value!r}")
+            raise ValueError(f"must be a {what} from {low:g} to {high:g}, not {value!r}")
         return float(text)
 
     return read

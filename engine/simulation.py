@@ -75,6 +75,8 @@ class Simulated(Struct, frozen=True):
 class Simulator:
     """Serves loads as ``config`` would, on the core's step times.
 
+    As on a server, what the pace has learnt from one load holds for the next.
+
     Raises CoreError, SelectionError, and StepTimesMissingError when a retained graph has none.
     """
 
@@ -86,6 +88,8 @@ class Simulator:
         self._plan = plan_load(config, self._manifest)
         self._times = StepTimes(self._manifest.catalog)
         self._overheads = overheads
+        stall, depth = config.stall_seconds, attention_depth(self._manifest.model)
+        self._pace = Pace(stall, depth) if stall else None
         missing = self._times.missing(self._plan.pruned.graphs)
         if missing:
             raise StepTimesMissingError(
@@ -97,9 +101,7 @@ class Simulator:
         """Serve the requests, at most ``concurrency`` at once, on an idle engine."""
         model, told = self._manifest.model, self._plan.ranks[0]
         cache = KVCache(told.num_blocks + 1, model.kv.block_size, self._config.prefix_cache)
-        stall = self._config.stall_seconds
-        pace = Pace(stall, attention_depth(model)) if stall else None
-        scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens, pace)
+        scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens, self._pace)
         planner = Planner(self._plan.pruned.graphs)
         admission = Admission(cache, model.vocab_size, told.max_model_len, frozenset())
         server = _Server(scheduler, planner, admission, self._times, self._overheads)

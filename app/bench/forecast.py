@@ -1,6 +1,6 @@
 """Forecasts: the figures of a load on each family of a core, from the core's step-time model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -26,34 +26,46 @@ STALL_SECONDS = 0.08  # what a run has by default
 OVERHEADS = Overheads(request=0.003, step=0.0003, token=0.00002)
 """Of ``flare run`` and ``flare bench`` on two cores that both share (docs/tuning.md)."""
 FAMILIES = {"separate": False, "mixed": True}
+DEFAULTS = MappingProxyType(dict.fromkeys(FAMILIES, OVERHEADS))
 
 
 def forecast(
-    core: Path,
-    plan: Plan,
-    concurrency: int,
-    overheads: Overheads = OVERHEADS,
-    of_family: Mapping[str, Overheads] = MappingProxyType({}),
+    core: Path, plan: Plan, concurrency: int, overheads: Mapping[str, Overheads] = DEFAULTS
 ) -> dict[str, Figures]:
     """Return each family's figures of a cell, by name as ``figures`` has them: medians of the
-    plan's repeats. ``of_family``: overheads by name, instead of ``overheads``. A family that
-    the core does not hold is left out.
+    plan's repeats. overheads: by family. A family that the core does not hold is left out.
 
     Raises StepTimesMissingError when the core holds no model of its steps' times, CoreError, and
     RequestError for requests that the core does not take.
     """
-    simulators = {}
-    for family, mixed in FAMILIES.items():
-        config = EngineConfig(core=core, mixed_prefill=mixed, stall_seconds=STALL_SECONDS)
-        with suppress(SelectionError):
-            simulators[family] = Simulator(config, of_family.get(family, overheads))
     tokenizer = load_text(folder_files(core / "text")).tokenizer
+    warming = simulated_requests(tokenizer, plan.warming(concurrency))
     loads = [simulated_requests(tokenizer, plan.made(concurrency, i)) for i in range(plan.repeats)]
     found: dict[str, Figures] = {}
-    for family, simulator in simulators.items():
-        runs = [outcome(load, simulator.run(load, concurrency)) for load in loads]
-        found[family] = _medians([figures(run, plan.objective) for run in runs])
+    for family, own in overheads.items():
+        with suppress(SelectionError):
+            runs = simulated(core, family, own, warming, loads, concurrency)
+            outcomes = [outcome(load, run) for load, run in zip(loads, runs, strict=True)]
+            found[family] = _medians([figures(one, plan.objective) for one in outcomes])
     return found
+
+
+def simulated(
+    core: Path,
+    family: str,
+    overheads: Overheads,
+    warming: Sequence[SimulatedRequest],
+    loads: Iterable[Sequence[SimulatedRequest]],
+    concurrency: int,
+) -> list[Simulated]:
+    """Return the runs of all loads, one after another, on a server of that family that was warmed.
+
+    Raises as ``forecast``, and SelectionError when the core does not hold the family.
+    """
+    config = EngineConfig(core=core, mixed_prefill=FAMILIES[family], stall_seconds=STALL_SECONDS)
+    simulator = Simulator(config, overheads)
+    simulator.run(warming, concurrency)
+    return [simulator.run(load, concurrency) for load in loads]
 
 
 def simulated_requests(tokenizer: Tokenizer, requests: Sequence[Request]) -> list[SimulatedRequest]:

@@ -8,13 +8,10 @@ from app.bench.client import Client
 from app.bench.drive import Outcome, drive
 from app.bench.endpoint import Counters, Endpoint
 from app.bench.figures import Figures, figures
-from app.bench.plan import WARM_OUTPUT, Plan
+from app.bench.plan import Plan
 from app.bench.stats import percentile
-from app.bench.words import words
-from app.bench.workloads import Request
 from engine.errors import FlareError
 
-WARM_REPEAT = -1  # a seed that no measured repeat has
 BODY: Mapping[str, object] = {"stream_options": {"include_usage": True}, "ignore_eos": True}
 
 
@@ -57,13 +54,9 @@ class Measured:
 
 
 async def warm(client: Client, plan: Plan, concurrency: int) -> None:
-    """All streams at once, with the cell's lengths, short answers and other prompts."""
-    requests = plan.made(concurrency, WARM_REPEAT)[:concurrency]
-    short = [
-        Request(words(r.prompt_tokens, f"warm {i}"), r.prompt_tokens, WARM_OUTPUT)
-        for i, r in enumerate(requests)
-    ]
-    _check(await drive(client, short, concurrency), len(short))
+    """Send what is not measured, so that nothing is done for the first time afterwards."""
+    requests = plan.warming(concurrency)
+    _check(await drive(client, requests, concurrency), len(requests))
 
 
 async def measure(

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from app.bench.figures import Objective
 from app.bench.traces import trace_requests
+from app.bench.words import words
 from app.bench.workloads import Load, Request, Workload
 from engine.errors import SettingsError
 
 FIRST_SEED = 1
 WARM_OUTPUT = 8
+WARM_REPEAT = -1  # a seed that no measured repeat has
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,13 @@ class Plan:
         if isinstance(self.source, Workload):
             return self.source.requests(load)
         return trace_requests(self.source, load)
+
+    def warming(self, concurrency: int) -> list[Request]:
+        """All streams at once, with the cell's lengths, short answers and other prompts."""
+        return [
+            Request(words(r.prompt_tokens, f"warm {i}"), r.prompt_tokens, WARM_OUTPUT)
+            for i, r in enumerate(self.made(concurrency, WARM_REPEAT)[:concurrency])
+        ]
 
     def longest(self) -> int:
         """Tokens that the longest request takes, prompt and output."""

@@ -12,6 +12,7 @@ from app.bench.figures import METRICS, Metric
 from app.bench.measure import Measured
 from app.bench.serving import BenchRun
 from app.bench.stats import median
+from engine.simulation import Overheads
 
 
 def bench_text(run: BenchRun, concurrency: Sequence[int], title: str) -> str:
@@ -82,3 +83,12 @@ def _sums(column: Sequence[Measured]) -> dict[str, float]:
 
 def _add(found: dict[str, float], name: str, value: float) -> None:
     found[name] = found.get(name, 0.0) + value
+
+
+def fit_text(overheads: Overheads) -> str:
+    """What a forecast is made with beside the core's step times."""
+    return (
+        f"steps take {overheads.decode:.2f} times as long as in the core's step times, with prompt "
+        f"rows {overheads.prompt:.2f} times; beside them {1000 * overheads.request:g} ms a request, "
+        f"{1000 * overheads.step:.2f} ms a step, {1000 * overheads.token:.2f} ms a token sent"
+    )

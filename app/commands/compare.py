@@ -14,7 +14,7 @@ from msgspec import structs
 from app import values
 from app.bench.compare.analysis import corrected, decisive, repeats_needed
 from app.bench.compare.cells import Cell, grid_cells, load_cells
-from app.bench.compare.forecasts import Forecast, forecasts
+from app.bench.compare.forecasts import Foretold, forecasts
 from app.bench.compare.page import page
 from app.bench.compare.power import open_meter
 from app.bench.compare.progress import show_progress
@@ -97,8 +97,11 @@ def _measure(ask: Ask, directory: Path) -> Report:
     return report
 
 
-def _forecasts(ask: Ask, results: Results) -> dict[str, Forecast]:
-    return forecasts(ask.comparison.core, ask.comparison.cells, results.probes)
+def _forecasts(ask: Ask, results: Results) -> dict[str, Foretold]:
+    comparison = ask.comparison
+    if not comparison.probe:
+        return {}
+    return forecasts(comparison.core, comparison.groups, results.probes, comparison.pairs)
 
 
 def _keep(report: Report, directory: Path) -> None:

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from app import values
 from app.bench.figures import METRICS, Figures
-from app.bench.forecast import OVERHEADS, forecast
+from app.bench.forecast import FAMILIES, OVERHEADS, forecast
 from app.bench.plan import Plan
-from app.bench.tables import shown_value, text_of
+from app.bench.tables import fit_text, shown_value, text_of
 from app.commands.arguments import Parser
 from app.commands.load_options import add_load_options, read_plan
 from engine.errors import RequestError, SettingsError
@@ -22,8 +22,9 @@ from engine.simulation import Overheads
 DESCRIPTION = """\
 Forecast a load for both graph families of a core: the scheduler and the planner of flare run, on a
 virtual clock that the core's step times move. Nothing is loaded and nothing is served. What the
-server and the client do beside the device is in it as three numbers, which can be set: the defaults
-are those of a machine of two cores that both share."""
+server and the client do beside the device is in it as three numbers, and how much slower than in
+those step times the device is as two factors; all can be set, for instance to what flare compare
+has fitted. The defaults are those of a machine of two cores that both share."""
 EXAMPLES = """\
   flare inspect my.core --predict --workload chat --concurrency 8,32
   flare inspect my.core --predict --trace trace.jsonl --json"""
@@ -32,6 +33,10 @@ _OVERHEADS = (
     ("request", "of a request before it can be scheduled, one after another"),
     ("step", "of a step beside the device"),
     ("token", "of each token that is sent, server and client"),
+)
+_FACTORS = (
+    ("decode", "times the core's step times that steps take"),
+    ("prompt", "times the core's step times that steps with prompt rows take"),
 )
 
 
@@ -44,7 +49,8 @@ def main(arguments: list[str]) -> int:
     found = inspect_core(core)
     plan.check(found["limits"]["max_num_seqs"], found["limits"]["max_model_len"])
     try:
-        cells = {n: forecast(core, plan, n, overheads) for n in plan.concurrency}
+        own = dict.fromkeys(FAMILIES, overheads)
+        cells = {n: forecast(core, plan, n, own) for n in plan.concurrency}
     except RequestError as error:
         raise SettingsError(str(error), "choose a load with shorter prompts") from error
     report = _json(plan, found, overheads, cells)
@@ -69,19 +75,23 @@ def _parser() -> Parser:
     for name, text in _OVERHEADS:
         default = f"(default: {getattr(OVERHEADS, name):g})"
         group.add_argument(f"--{name}-overhead", metavar="SECONDS", help=f"{text} {default}")
+    for name, text in _FACTORS:
+        group.add_argument(f"--{name}-factor", metavar="TIMES", help=f"{text} (default: 1)")
     return parser
 
 
 def read_overheads(given: Mapping[str, Any]) -> Overheads:
     """The overheads of the parsed options. Raises SettingsError naming the option."""
-    read = values.seconds(0, 60)
+    reads = {f"{name}_overhead": (name, values.seconds(0, 60)) for name, _ in _OVERHEADS}
+    factor = values.number("factor", 0.01, 100)
+    reads |= {f"{name}_factor": (name, factor) for name, _ in _FACTORS}
     found = {}
-    for name, _ in _OVERHEADS:
+    for option, (name, read) in reads.items():
         try:
-            text = given.get(f"{name}_overhead")
+            text = given.get(option)
             found[name] = getattr(OVERHEADS, name) if text is None else read(text)
         except ValueError as exc:
-            raise SettingsError(f"--{name}-overhead {exc}") from exc
+            raise SettingsError(f"--{option.replace('_', '-')} {exc}") from exc
     return Overheads(**found)
 
 
@@ -114,8 +124,7 @@ def _footer(found: Mapping[str, Any], overheads: Overheads) -> str:
     )
     return (
         f"\nstep times: {len(found['step_times'])} points measured on {machines}\n"
-        f"beside them: {1000 * overheads.request:g} ms a request, {1000 * overheads.step:g} ms a "
-        f"step, {1000 * overheads.token:g} ms a token sent\n"
+        f"{fit_text(overheads)}\n"
     )
 
 
@@ -129,7 +138,7 @@ def _json(
         "workload": plan.name,
         "repeats": plan.repeats,
         "seed": plan.seed,
-        "overheads": {name: getattr(overheads, name) for name, _ in _OVERHEADS},
+        "overheads": {name: getattr(overheads, name) for name, _ in (*_OVERHEADS, *_FACTORS)},
         "cells": [{"concurrency": n, "families": figures} for n, figures in cells.items()],
     }
 

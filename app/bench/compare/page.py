@@ -14,6 +14,7 @@ from app.bench.compare.svg import element, text
 from app.bench.compare.table import (
     amount,
     count_rows,
+    fit_lines,
     forecast_heads,
     forecast_rows,
     interval,
@@ -148,7 +149,9 @@ def _forecast(report: Report, cell: CellReport) -> str:
     rows = [("", row) for row in forecast_rows(report, cell)]
     if not rows:
         return ""
-    return element("h3", "Forecast and measurement") + table("", forecast_heads(report), rows)
+    lines = "".join(element("p", text(line), class_="quiet") for line in fit_lines(cell))
+    shown = table("", forecast_heads(report), rows)
+    return element("h3", "Forecast and measurement") + shown + lines
 
 
 def _loading(report: Report) -> Iterator[str]:

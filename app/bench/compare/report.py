@@ -16,7 +16,7 @@ from app.bench.compare.analysis import (
     histogram,
 )
 from app.bench.compare.cells import Cell
-from app.bench.compare.forecasts import Forecast
+from app.bench.compare.forecasts import Fit, Forecast, Foretold
 from app.bench.compare.loading import Loading, loading
 from app.bench.compare.run import Comparison, Results
 from app.bench.compare.samples import Sample, Taken
@@ -31,7 +31,8 @@ FORMAT_VERSION = 1
 
 
 class CellReport(Struct, frozen=True):
-    """One cell. requests: of one run. forecast: by leg and metric; None without a model."""
+    """One cell. requests: of one run. forecast: by leg and metric, and what it was made with; None
+    without a model."""
 
     name: str
     workload: str
@@ -42,6 +43,7 @@ class CellReport(Struct, frozen=True):
     counted: dict[str, Counted]
     gaps: Histogram | None
     forecast: Forecast | None = None
+    fit: Fit | None = None
 
     def find(self, metric: str) -> Difference | None:
         """The difference of that metric, where there is one."""
@@ -120,7 +122,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     level: float
     asked: bool
     map_metric: str | None
-    forecasts: Mapping[str, Forecast]
+    forecasts: Mapping[str, Foretold]
     variables: dict[str, str]
 
 
@@ -188,6 +190,7 @@ def write_file(directory: Path, name: str, text: str) -> Path:
 
 def _cell(ask: Ask, cell: Cell, taken: Sequence[Taken], names: Sequence[str]) -> CellReport:
     own = [one for one in taken if one.sample.cell == cell.name]
+    foretold = ask.forecasts.get(cell.name)
     return CellReport(
         cell.name,
         cell.plan.name,
@@ -197,7 +200,8 @@ def _cell(ask: Ask, cell: Cell, taken: Sequence[Taken], names: Sequence[str]) ->
         differences(own, names, ask.level, ask.decide),
         {leg: counted(one for one in own if one.sample.leg == leg) for leg in names},
         histogram(own, names),
-        ask.forecasts.get(cell.name),
+        foretold.figures if foretold else None,
+        foretold.fit if foretold else None,
     )
 
 

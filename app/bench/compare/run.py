@@ -31,8 +31,8 @@ class Comparison(Struct, frozen=True):
     """What is to be done. legs: base and other. groups: cells that share a server, in order.
 
     repeats: of A B, B A; each of the two pairs has requests of its own. third: another leg that
-    is only started, once a pair. probe: measure one run of the first cell in the warm starts, too,
-    which no figure counts: it calibrates the forecasts.
+    is only started, once a pair. probe: on each server, before its cells, measure one short run of
+    the first one, too, which no figure counts: these calibrate the forecasts.
     """
 
     core: Path
@@ -65,7 +65,7 @@ class Results(Struct):
     taken: list[Taken] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    probes: dict[str, Probe] = field(default_factory=dict)
+    probes: dict[str, list[Probe]] = field(default_factory=dict)  # by the first cell of a group
 
 
 Advance = Callable[[str], None]
@@ -127,19 +127,7 @@ class _Run:
                 check_cells(self._comparison.cells, limits["max_num_seqs"], limits["max_model_len"])
                 async with Endpoint(server.url) as endpoint:
                     self._results.configs[leg.name] = await endpoint.config() or {}
-                    if self._comparison.probe:
-                        self._results.probes[leg.name] = await self._probe(server, endpoint)
             self._advance(f"{leg.name}: warm start, ready in {start.ready_s:.2f} s")
-
-    async def _probe(self, server: Server, endpoint: Endpoint) -> Probe:
-        """One short run of the first cell, with requests that no pair has."""
-        cell = self._comparison.cells[0]
-        plan = replace(cell.plan, requests=2 * cell.concurrency, rate=None)
-        body = {**BODY, "model": await endpoint.model()}
-        async with Client(f"{server.url}/v1", body, plan.timeout_s) as client:
-            await warm(client, plan, cell.concurrency)
-            found = await measure(client, endpoint, plan, cell.concurrency, PROBE_REPEAT, ours=True)
-        return Probe(tuple(plan.made(cell.concurrency, PROBE_REPEAT)), found)
 
     async def _pair(self, group: Sequence[Cell], pair: int) -> None:
         legs = self._comparison.legs if pair % 2 == 0 else self._comparison.legs[::-1]
@@ -156,11 +144,26 @@ class _Run:
             self._results.starts.append(start)
             async with Endpoint(server.url) as endpoint:
                 model = await endpoint.model()
+                if self._comparison.probe:
+                    await self._probe(server, endpoint, model, group[0], pair)
                 for cell in group:
                     place = Place(cell.name, leg.name, pair, order)
                     one = await self._measure(server, endpoint, model, cell, place)
                     self._results.taken.append(one)
                     self._advance(_progress(one, self._comparison.pairs))
+
+    async def _probe(
+        self, server: Server, endpoint: Endpoint, model: str, cell: Cell, pair: int
+    ) -> None:
+        """One short run of the cell, with requests that no pair has."""
+        plan = replace(cell.plan, requests=2 * cell.concurrency, rate=None)
+        repeat, body = PROBE_REPEAT + pair, {**BODY, "model": model}
+        async with Client(f"{server.url}/v1", body, plan.timeout_s) as client:
+            await warm(client, plan, cell.concurrency)
+            with _no_collection():
+                found = await measure(client, endpoint, plan, cell.concurrency, repeat, ours=True)
+        made = Probe(server.leg.name, tuple(plan.made(cell.concurrency, repeat)), found)
+        self._results.probes.setdefault(cell.name, []).append(made)
 
     async def _measure(
         self, server: Server, endpoint: Endpoint, model: str, cell: Cell, place: Place

@@ -8,7 +8,7 @@ from rich.text import Text
 from app.bench.compare.analysis import Difference
 from app.bench.compare.loading import Held
 from app.bench.compare.report import CellReport, Report
-from app.bench.tables import text_of
+from app.bench.tables import fit_text, text_of
 
 
 def report_text(report: Report) -> str:
@@ -84,6 +84,17 @@ def forecast_rows(report: Report, cell: CellReport) -> list[list[str]]:
 def forecast_heads(report: Report) -> list[str]:
     """Of the columns of ``forecast_rows``."""
     return [""] + [h for leg in report.pair for h in (f"{leg}, forecast", "measured", "off by")]
+
+
+def fit_lines(cell: CellReport) -> list[str]:
+    """What the forecast of each leg was made with."""
+    if cell.fit is None:
+        return []
+    runs = f"fitted to {cell.fit.probes} short runs between the counted ones"
+    return [
+        f"forecast of {cell.name}, {leg}: {fit_text(own)}; {runs}"
+        for leg, own in cell.fit.overheads.items()
+    ]
 
 
 def _forecast(report: Report, cell: CellReport) -> Table:
@@ -173,6 +184,8 @@ def _said(report: Report) -> Iterator[str]:
         yield f"after {first.position} letters:"
         yield from (f"  {leg}: {text!r}" for leg, text in first.excerpts.items())
     yield from power_line(report)
+    for cell in report.cells:
+        yield from fit_lines(cell)
     yield from report.notes
 
 
