@@ -87,8 +87,9 @@ def _add(found: dict[str, float], name: str, value: float) -> None:
 
 def fit_text(overheads: Overheads) -> str:
     """What a forecast is made with beside the core's step times."""
+    beside = f"{1000 * overheads.request:g} ms a request, {1000 * overheads.step:.2f} ms a step"
     return (
-        f"steps take {overheads.decode:.2f} times as long as in the core's step times, with prompt "
-        f"rows {overheads.prompt:.2f} times; beside them {1000 * overheads.request:g} ms a request, "
-        f"{1000 * overheads.step:.2f} ms a step, {1000 * overheads.token:.2f} ms a token sent"
+        f"steps take {overheads.decode:.2f} times the core's step times, with prompt rows "
+        f"{overheads.prompt:.2f} times; beside them {beside}, {1000 * overheads.token:.2f} ms a "
+        "token sent"
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app import cli
+from app.bench.calibrate import LIMITS as LIMITS_OF_FACTORS
 from app.bench.compare.report import Report, from_json
 from tests.support.checkpoints import complete_hf
 from tests.support.process import flare, server_process
@@ -83,6 +84,33 @@ def test_both_families_answer_the_same_and_launch_their_own_graphs(
     assert said.out.rstrip().endswith(found.verdict.sentence)
     assert "10 of 10" in said.err and "report.html" in said.err
     assert found.verdict.sentence.split(":")[0] in (tmp_path / "report.html").read_text()
+
+
+def test_a_core_with_step_times_has_a_forecast_and_its_factors_beside_the_measurement(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete_hf(tmp_path / "model")
+    path = tmp_path / "timed.core"
+    export = ["export", str(tmp_path / "model"), "--output", str(path), *LIMITS, "--step-times"]
+    assert cli.main(export) == 0
+    found = compared(path, tmp_path / "out", "--trace", str(trace), "--concurrency", "2")
+    (cell,) = found.cells
+    assert cell.forecast is not None and cell.fit is not None
+    assert cell.fit.probes == len(found.samples)  # one for each run, and none of them is counted
+    assert {sample.requests for sample in found.samples} == {len(LINES)}
+    for leg in ("separate", "mixed"):
+        figures, fit = cell.forecast[leg], cell.fit.overheads[leg]
+        for name in ("tok_s", "req_s", "ttft_p50", "gap_p50"):
+            assert figures[name] > 0 and cell.find(name) is not None
+        assert LIMITS_OF_FACTORS[0] <= fit.decode <= LIMITS_OF_FACTORS[1]
+        assert LIMITS_OF_FACTORS[0] <= fit.prompt <= LIMITS_OF_FACTORS[1]
+        assert 0 <= fit.step < 0.01
+    separate, mixed = (cell.fit.overheads[leg] for leg in ("separate", "mixed"))
+    assert (separate.decode, separate.step) == (mixed.decode, mixed.step)
+    shown, page = capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text()
+    for text in (shown, page):
+        assert "orecast" in text and f"fitted to {cell.fit.probes} short runs" in text
+        assert f"steps take {mixed.decode:.2f} times" in text
 
 
 def test_a_heat_map_measures_every_cell_on_one_server(core: Path, tmp_path: Path) -> None:

@@ -95,6 +95,19 @@ def test_a_slower_host_gives_fewer_tokens(timed: Path, capsys: pytest.CaptureFix
     assert found[1]["tok_s"] < found[0]["tok_s"] / 2
 
 
+def test_factors_of_the_step_times_are_used_and_said(
+    timed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["inspect", str(timed), "--predict", "--workload", "decode-heavy"]
+    arguments += ["--requests", "8", "--repeats", "1"]
+    slower = ["--decode-factor", "200", "--prompt-factor", "300"]
+    assert cli.main([*arguments, "--decode-factor", "90", "--prompt-factor", "100"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "steps take 90.00 times" in shown and "with prompt rows 100.00 times" in shown
+    assert cli.main([*arguments, *slower]) == 2
+    assert "--decode-factor must be a factor from 0.01 to 100" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.calibrate import LIMITS, fitted
+from app.bench.calibrate import LIMITS, fitted, together
 from app.bench.drive import Outcome
 from app.bench.endpoint import Counters, counters
 from app.bench.forecast import OVERHEADS
@@ -30,7 +30,7 @@ def test_factors_and_rest_are_found_again(core: Path, mixed: bool) -> None:  # n
     found = fitted(plain, measured(sum(took.values()) + 0.001 * plain.steps, took))
     assert (found.decode, found.prompt) == pytest.approx((2.0, 1.5))
     assert found.step == pytest.approx(0.001)
-    assert (found.request, found.token) == (OVERHEADS.request, OVERHEADS.token)
+    assert (found.request, found.token) == (OVERHEADS.request, 0.0)
     again = run(simulator(core, mixed, Overheads(0.0, 0.001, 0.0, 2.0, 1.5)))
     assert again.device == pytest.approx(plain.device)
     assert again.seconds == pytest.approx(sum(took.values()) + 0.001 * plain.steps)
@@ -47,6 +47,18 @@ def test_factors_have_bounds(core: Path) -> None:  # noqa: F811
     plain = run(simulator(core, False))
     found = fitted(plain, measured(1e6, {"decode": 1e6, "prefill": 1e-9}))
     assert (found.prompt, found.decode) == LIMITS
+
+
+def test_one_disturbed_run_moves_little_and_prompts_are_each_familys_own() -> None:
+    def fits(prompt: float) -> list[Overheads]:
+        decodes = (1.0, 1.1, 2.5)
+        return [Overheads(0.003, 0.0001, 0.0, decode, prompt * decode) for decode in decodes]
+
+    found = together({"separate": fits(0.9), "mixed": fits(1.2)})
+    assert [fit.decode for fit in found.values()] == [1.1, 1.1]
+    assert found["separate"].prompt == pytest.approx(0.99)
+    assert found["mixed"].prompt == pytest.approx(1.32)
+    assert found["mixed"].step == 0.0001 and found["mixed"].request == 0.003
 
 
 def test_seconds_of_steps_are_read_and_grow() -> None:

@@ -73,6 +73,14 @@ def test_streams_send_their_next_request_when_one_has_ended(core: Path) -> None:
     assert all(len(answer.arrivals) == 4 for answer in run.answers)
 
 
+def test_what_the_pace_has_learnt_holds_for_the_next_load(core: Path) -> None:
+    """A chunk beside a decode row is cut once a step with prompt rows was seen."""
+    load = [request(8, 40, at=0.0), request(120, 2, at=0.004)]
+    fresh, paced = (simulator(core, True, stall_seconds=0.002) for _ in range(2))
+    paced.run([request(64, 2)], 1)
+    assert paced.run(load, 2).launches["mixed"] > fresh.run(load, 2).launches["mixed"]
+
+
 def test_a_later_group_waits_for_all_of_the_one_before(core: Path) -> None:
     load = [request(5, 3 + 10 * (i == 0), group=i // 2) for i in range(4)]
     run = simulator(core, True).run(load, 4)

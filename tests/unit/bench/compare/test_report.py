@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from app.bench.compare.analysis import histogram
+from app.bench.compare.forecasts import Fit
 from app.bench.compare.page import page
 from app.bench.compare.report import FORMAT_VERSION, Report, from_json, notes, to_json
 from app.bench.compare.table import report_text
+from engine.simulation import Overheads
 from tests.support.comparisons import CONFIG, grid_report, report, taken
 
 NASTY = '<script>alert("x")</script>&\'"'
@@ -147,9 +149,14 @@ def test_a_forecast_stands_beside_the_measurement() -> None:
     plain = report()
     assert "orecast" not in page(plain) + report_text(plain)
     told = {"separate": {"tok_s": 110.0}, "mixed": {"tok_s": 95.0, "unknown": 1.0}}
-    cell = msgspec.structs.replace(plain.cells[0], forecast=told)
+    fit = Fit({leg: Overheads(0.003, 0.0001, 0.0, 1.25, 1.5) for leg in told}, probes=16)
+    cell = msgspec.structs.replace(plain.cells[0], forecast=told, fit=fit)
     made = msgspec.structs.replace(plain, cells=(cell,))
+    assert from_json(to_json(made)) == made
     found = read(page(made)).text
+    for text in (found, report_text(made)):
+        assert "mixed: steps take 1.25 times" in text and "with prompt rows 1.50 times" in text
+        assert "fitted to 16 short runs" in text
     assert "Forecast and measurement" in found and "110.0" in found and "+10.0 %" in found
     shown = report_text(made)
     assert "separate, forecast" in shown and "95.0" in shown and "unknown" not in shown
