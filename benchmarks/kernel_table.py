@@ -25,7 +25,7 @@ from app.bench.machine import machine
 from benchmarks.serving.report import rows_of
 from engine.core.reader import Core, open_core
 from engine.core.schema import Graph, Kind
-from engine.device.base import BatchShape, capacity_of
+from engine.device.base import BatchShape, Executable, capacity_of
 from engine.device.cpu.device import CpuDevice
 from engine.ir.program import Launch, Program
 
@@ -130,19 +130,25 @@ class Bench:
         self, graph: Graph, launches: tuple[Launch, ...], shapes: list[Callable[[], BatchShape]]
     ) -> tuple[float, float]:
         """Best and median seconds of replaying ``launches`` once per shape."""
-        program = replace(self.program(graph), launches=launches)
-        executable = self._device.instantiate(graph, program)
-        seconds = []
-        for _ in range(self._repeats + 2):
-            total = 0.0
-            for lay in shapes:
-                shape = lay()
-                begin = time.perf_counter()
-                executable.replay(shape)
-                total += time.perf_counter() - begin
-            seconds.append(total)
+        executable = self.instantiate(graph, launches)
+        seconds = [
+            sum(replayed(executable, lay) for lay in shapes) for _ in range(self._repeats + 2)
+        ]
         measured = sorted(seconds[2:])  # the first two warm caches and pages
         return measured[0], measured[len(measured) // 2]
+
+    def instantiate(self, graph: Graph, launches: tuple[Launch, ...]) -> Executable:
+        """The graph with these of its launches."""
+        program = replace(self.program(graph), launches=launches)
+        return self._device.instantiate(graph, program)
+
+
+def replayed(executable: Executable, lay: Callable[[], BatchShape]) -> float:
+    """Seconds of one replay."""
+    shape = lay()
+    begin = time.perf_counter()
+    executable.replay(shape)
+    return time.perf_counter() - begin
 
 
 def weight_bytes(program: Program, launch: Launch) -> int:
