@@ -73,8 +73,8 @@ class Bf16Group {
     tile_bf16<T, A, B>();
   }
   template <int R>
-  FLARE_INLINE_MEMBER V add(const uint8_t* products, const float* sum, V acc) const {
-    return factors_.add(load(reinterpret_cast<const float*>(products)), sum, acc);
+  FLARE_INLINE_MEMBER V add(int r, const uint8_t* products, const float* sums, V acc) const {
+    return factors_.add(load(reinterpret_cast<const float*>(products) + r * kPanel), sums + r, acc);
   }
 
  private:

@@ -117,7 +117,7 @@ class G32Pipeline {
     const uint8_t* products = pages_ + kPage + (T + 2) % 4 * kTileBytes + slot(t) * R * 64;
     FLARE_UNROLL
     for (int r = 0; r < R; ++r) {
-      acc_[r] = own.template add<R>(products + r * 64, row_sums_ + r, acc_[r]);
+      acc_[r] = own.template add<R>(r, products, row_sums_, acc_[r]);
     }
     added_ += kBytes;
     row_sums_ += R * Own::kFloats;

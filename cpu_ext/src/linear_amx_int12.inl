@@ -15,13 +15,16 @@ class Int12Group {
 
   FLARE_INLINE_MEMBER static void unpack(const uint8_t* block, uint8_t* tile) {
     const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
+    // Windows that start four bits below a byte, and above. Shifts would take port 0.
+    const __m512i down = _mm512_set1_epi64(0x342c241c140c043c);
+    const __m512i up = _mm512_set1_epi64(0x3c342c241c140c04);
     FLARE_UNROLL
     for (int run = 0; run < 4; ++run, tile += 128) {
       const __m512i bytes = _mm512_loadu_si512(block + 64 * run);
-      _mm512_store_si512(tile, _mm512_and_si512(_mm512_slli_epi16(bytes, 4), high));
+      _mm512_store_si512(tile, _mm512_and_si512(_mm512_multishift_epi64_epi8(down, bytes), high));
       _mm512_store_si512(tile + 64, _mm512_and_si512(bytes, high));
       _mm512_store_si512(tile + 512, _mm512_and_si512(bytes, low));
-      _mm512_store_si512(tile + 576, _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low));
+      _mm512_store_si512(tile + 576, _mm512_and_si512(_mm512_multishift_epi64_epi8(up, bytes), low));
     }
   }
   template <int T, int A, int B>
@@ -29,12 +32,21 @@ class Int12Group {
     tile_int8<T, A, B>();
   }
   template <int R>
-  FLARE_INLINE_MEMBER V add(const uint8_t* products, const float* scale, V acc) const {
-    const V dot = load_i32(reinterpret_cast<const int32_t*>(products));
-    return fma(m_, splat(scale[R]), fma(dot, d_ * splat(*scale), acc));
+  FLARE_INLINE_MEMBER V add(int r, const uint8_t* products, const float* scales, V acc) const {
+    const int32_t* dots = reinterpret_cast<const int32_t*>(products) + r * kPanel;
+    const V dot = R == kBlockRows && r % 2 != 0 ? load_by_sums(dots) : load_i32(dots);
+    return fma(m_, splat(scales[R + r]), fma(dot, d_ * splat(scales[r]), acc));
   }
 
  private:
+  // load_i32 of |dots| < 2^22, in two operations that do not need port 0: beside tile instructions
+  // it alone takes products and conversions of 512 bits, which in full blocks take longest.
+  FLARE_INLINE_MEMBER static V load_by_sums(const int32_t* dots) {
+    const __m512i magic = _mm512_castps_si512(_mm512_set1_ps(kRoundMagic));
+    const __m512i sum = _mm512_add_epi32(_mm512_loadu_si512(dots), magic);
+    return V{_mm512_castsi512_ps(sum)} - splat(kRoundMagic);
+  }
+
   const V d_, m_;
 };
 
