@@ -172,7 +172,9 @@ class StepChain:
         if drawn.token == INVALID:
             self._poison(live)
             return
-        live.sequence.output.append(drawn.token)
+        sequence = live.sequence
+        sequence.output.append(drawn.token)
+        sequence.computed = sequence.known - 1  # an accepted draft's row, too, is in the cache
         reason = live.finish_reason()
         complete = drawn.ended and reason is not FinishReason.STOP  # without an end token
         delta = live.delta((drawn.token,), drawn.logprobs, None if complete else reason)

@@ -23,7 +23,7 @@ from engine.load.memory import available_bytes
 from engine.load.plan import RankPlan, rank_plans
 from engine.load.prune import Pruned, count, prune, storage_bytes
 from engine.load.room import Room, room_for, switchable
-from engine.load.select import LoadLimits, Selection, select
+from engine.load.select import LoadLimits, Selection, decode_capacity, select
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
 from engine.phases import Phases
@@ -39,6 +39,7 @@ from engine.runtime.grammar import SlotGrammars
 from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
+from engine.schedule.drafts import draft_limits
 from engine.schedule.pace import Pace, attention_depth
 from engine.schedule.scheduler import Scheduler
 from engine.types import ModelInfo
@@ -187,7 +188,8 @@ def _assemble(
     pace = None
     if config.stall_seconds:
         pace = Pace(config.stall_seconds, attention_depth(manifest.model))
-    scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens, pace)
+    drafts = draft_limits(told.draft_tokens, decode_capacity(plan.pruned.graphs))
+    scheduler = Scheduler(cache, told.max_num_seqs, told.max_step_tokens, pace, drafts)
     tables = SlotTables(scheduler.max_running, told.max_model_len, kv.block_size)
     grammars = SlotGrammars(frozenset(manifest.model.eos_token_ids))
     runner = ModelRunner(rank.device, rank.executables, tables, grammars)

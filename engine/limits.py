@@ -5,16 +5,22 @@ from engine.core.schema import Manifest
 from engine.errors import SettingsError
 from engine.load.select import LoadLimits
 
+DRAFT_TOKENS = 4
+"""Draft tokens of a speculative step, unless the configuration says how many."""
+
 
 def run_limits(config: EngineConfig, manifest: Manifest) -> LoadLimits:
     """Resolve the limits and the device. Raises SettingsError naming the setting at fault."""
     check_supported(config, manifest)
     exported = manifest.limits
+    drafts = config.draft_tokens or DRAFT_TOKENS if config.speculative == "ngram" else 0
     return LoadLimits(
         lowered("max_num_seqs", config.max_num_seqs, exported.max_num_seqs),
         lowered("max_model_len", config.max_model_len, exported.max_model_len),
         lowered("max_step_tokens", config.max_step_tokens, exported.max_step_tokens),
         manifest.identity.device if config.device == "auto" else config.device,
+        config.speculative,
+        drafts,
     )
 
 
@@ -34,12 +40,14 @@ def lowered(name: str, asked: int | None, exported: int) -> int:
 
 def check_supported(config: EngineConfig, manifest: Manifest) -> None:
     """Refuse by name what this engine does not serve. Raises SettingsError."""
-    if config.speculative != "off":
+    if config.speculative == "mtp":
         raise SettingsError(
-            f"speculative {config.speculative} is not supported: only off is",
-            hint="leave FLARE_SPECULATIVE out",
+            "speculative mtp is not supported: only off and ngram are",
+            hint="set FLARE_SPECULATIVE to ngram, or leave it out",
         )
-    if config.draft_tokens:
+    if config.draft_tokens < 0:
+        raise SettingsError(f"draft_tokens must be at least 0, not {config.draft_tokens}")
+    if config.draft_tokens and config.speculative == "off":
         raise SettingsError(f"draft_tokens {config.draft_tokens} needs a speculative method")
     size = manifest.identity.tensor_parallel_size
     if config.tensor_parallel_size not in (None, size):

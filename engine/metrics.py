@@ -166,6 +166,9 @@ class EngineMetrics:
             self._padded[launch.graph.kind].inc(launch.padding)
             kinds.add(_carried(launch))
             tokens += len(result.drawn)
+            if launch.drafts:
+                self.proposed.inc(launch.drafts)
+                self.accepted.inc(len(result.drawn) - len(launch.segments))
         self.generation_tokens.inc(tokens)
         if kinds:
             self._steps[kinds.pop() if len(kinds) == 1 else "mixed"].observe(seconds)

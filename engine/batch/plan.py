@@ -14,7 +14,7 @@ class Launch(Struct, frozen=True):
     """One replay: a graph and the segments it carries, generated rows first.
 
     tokens, logits: rows present, within the graph's domain. generated_*: those of the generated
-    role, which come first.
+    role, which come first. drafts: rows of draft tokens.
     """
 
     graph: Graph
@@ -24,6 +24,7 @@ class Launch(Struct, frozen=True):
     generated_segments: int
     generated_tokens: int
     generated_logits: int
+    drafts: int = 0
 
     @property
     def padding(self) -> int:
@@ -59,10 +60,11 @@ class Planner:
     def plan(self, output: SchedulerOutput) -> tuple[Launch, ...]:
         """Return the step's launches, in order; each row is in exactly one."""
         if not (output.recomputes or output.prompts) and output.decodes:
-            rows = len(output.decodes)
+            seqs, drafts = len(output.decodes), output.drafts
+            rows = seqs + drafts
             if rows <= self._decode_rows:  # most steps
-                graph = next(g for g in self._decode if _fits(g.domain, rows, rows, rows))
-                return (Launch(graph, output.decodes, rows, rows, rows, rows, rows),)
+                graph = next(g for g in self._decode if _fits(g.domain, rows, seqs, rows))
+                return (Launch(graph, output.decodes, rows, rows, seqs, rows, rows, drafts),)
         decodes = list(output.decodes)
         chunks = [*output.recomputes, *output.prompts]
         launches: list[Launch] = []

@@ -84,12 +84,15 @@ class KVCache:
         table.published = len(hits)
         return len(hits) * self._block_size
 
-    def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Let the table hold ``tokens`` positions; False (and nothing taken) when it cannot."""
+    def grow(self, table: BlockTable, tokens: int, keep_free: int = 0) -> bool:
+        """Let the table hold ``tokens`` positions; False (and nothing taken) when it cannot.
+
+        What is taken leaves ``keep_free`` blocks.
+        """
         missing = self.blocks_for(tokens) - len(table.blocks)
         if missing <= 0:
             return True
-        if missing > self._pool.available:
+        if missing + keep_free > self._pool.available:
             return False
         table.blocks += self._pool.allocate(missing)
         return True

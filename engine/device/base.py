@@ -93,7 +93,13 @@ class DeviceSampler(Protocol):
 
     def clear(self, slot: int) -> None: ...
 
-    def sample(self, batch: SampleBatch) -> Samples: ...
+    def rewind(self, slot: int, count: int) -> None:
+        """Take back the last ``count`` drawn tokens of a slot's history (rejected drafts)."""
+        ...
+
+    def sample(self, batch: SampleBatch) -> Samples:
+        """Draw a token per entry; entries of one slot are adjacent, each after the one before."""
+        ...
 
     def score(self, rows: I32, targets: I32, top_n: I32) -> Samples:
         """Log probabilities of ``targets`` at these logits rows of the last replay."""

@@ -106,6 +106,12 @@ def _speculation_conflict(graph: Graph, limits: LoadLimits) -> str | None:
     return None
 
 
+def decode_capacity(graphs: Iterable[Graph]) -> int:
+    """Rows that the largest decode graph takes and gives logits of."""
+    domains = [graph.domain for graph in graphs if graph.kind is Kind.DECODE]
+    return max((min(domain.tokens, domain.logits) for domain in domains), default=0)
+
+
 def _none_eligible(reasons: dict[str, str]) -> SelectionError:
     shared = "; ".join(sorted(set(reasons.values())))
     return SelectionError(
@@ -127,7 +133,14 @@ def _no_mixed(mixed: Iterable[Graph], reasons: dict[str, str]) -> SelectionError
 
 def _check_complete(kept: list[Graph], limits: LoadLimits, reasons: dict[str, str]) -> None:
     gaps = coverage_gaps(kept, limits.max_num_seqs, limits.max_step_tokens)
-    if limits.speculative != "off" and not any(graph.kind is Kind.VERIFY for graph in kept):
+    if limits.speculative == "ngram":
+        needed, rows = 1 + limits.draft_tokens, decode_capacity(kept)
+        if rows < needed:
+            gaps.append(
+                f"{limits.draft_tokens} draft tokens need a decode graph of {needed} rows, "
+                f"the largest takes {rows}"
+            )
+    elif limits.speculative != "off" and not any(graph.kind is Kind.VERIFY for graph in kept):
         gaps.append(f"speculative {limits.speculative} needs a verify graph, none is eligible")
     if not gaps:
         return

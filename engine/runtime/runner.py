@@ -63,6 +63,8 @@ class ModelRunner:
     def _run(self, launch: Launch) -> LaunchResult:
         began = perf_counter()
         rows = rows_of(launch)
+        if launch.drafts:
+            self._tables.draft(launch.segments)
         shape = fill(self._device.inputs, self._tables, launch, rows)
         self._executables[launch.graph.id].replay(shape)
         sampler = self._device.sampler

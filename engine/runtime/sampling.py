@@ -1,11 +1,12 @@
 """Sampling after a replay: next tokens, and scores of prompt tokens."""
 
 from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence as Seq
 
 import numpy as np
 
 from engine.batch.plan import Launch
-from engine.device.base import DeviceSampler, SampleBatch, Samples
+from engine.device.base import I32, INVALID, DeviceSampler, SampleBatch, Samples
 from engine.runtime.grammar import SlotGrammars, Verdict
 from engine.runtime.prepare import Rows
 from engine.runtime.results import Drawn, Scored, token_logprobs
@@ -21,7 +22,11 @@ def draw(
     launch: Launch,
     rows: Rows,
 ) -> tuple[Drawn, ...]:
-    """Draw the next token of every segment that samples, and write it to the token table."""
+    """Draw the next token of every segment that samples, and write it to the token table.
+
+    A segment with drafts draws at each of its rows, and keeps the tokens up to the first that is
+    not the draft of the next row: just those that it would have drawn one by one.
+    """
     segments = [segment for segment in launch.segments if segment.samples]
     if not segments:
         return ()
@@ -29,6 +34,8 @@ def draw(
     if len(segments) < len(launch.segments):
         index = [i for i, segment in enumerate(launch.segments) if segment.samples]
         slots, positions, logits = slots[index], positions[index], logits[index]
+    if launch.drafts:
+        slots, positions, logits = _every_row(rows)
     early = positions < tables.stops_from[slots]
     masks = grammars.masks(slots, early)
     if masks is not None:
@@ -43,13 +50,51 @@ def draw(
         None if masks is None else masks.rows,
     )
     samples = sampler.sample(batch)
-    tokens = samples.tokens[: len(segments)]
+    tokens = samples.tokens[: len(slots)]
     # A failed row (INVALID, below 0) ends its sequence: what its entry holds is never read.
     tables.tokens[slots, positions] = np.maximum(tokens, 0)
     logprobs = _logprobs(samples, batch)
     drawn = tokens.tolist()
     verdicts = {} if masks is None else grammars.accept(masks, slots, drawn)
+    if launch.drafts:
+        return tuple(_verified(sampler, segments, drawn, logprobs, verdicts))
     return tuple(_drawn(segments, drawn, logprobs, verdicts))
+
+
+def _every_row(rows: Rows) -> tuple[I32, I32, I32]:
+    """Slots, positions to draw and logits rows of a launch whose rows all draw."""
+    logits = np.arange(rows.first_rows[-1], dtype=np.int32)
+    shift = rows.starts + 1 - rows.first_rows[:-1]
+    return np.repeat(rows.slots, rows.counts), logits + np.repeat(shift, rows.counts), logits
+
+
+def _verified(
+    sampler: DeviceSampler,
+    segments: Collection[Segment],
+    tokens: Seq[int],
+    logprobs: Mapping[int, TokenLogprobs],
+    verdicts: Mapping[int, Verdict],
+) -> Iterator[Drawn]:
+    """Keep what each segment drew up to its first wrong draft or end token; take the rest back."""
+    first, goes_on = 0, Verdict()
+    for segment in segments:
+        sequence, end = segment.sequence, first + segment.count
+        kept = first + _kept(segment, tokens[first:end])
+        for i in range(first, kept):
+            verdict = verdicts.get(i, goes_on)
+            yield Drawn(sequence, tokens[i], logprobs.get(i), verdict.ended, verdict.failure)
+        surplus = sum(token != INVALID for token in tokens[kept:end])  # a bad row drew none
+        if surplus:
+            sampler.rewind(sequence.slot, surplus)
+        first = end
+
+
+def _kept(segment: Segment, tokens: Seq[int]) -> int:
+    """How many tokens of a segment stand: each draft before them was drawn, and none ends it."""
+    for i, draft in enumerate(segment.drafts):
+        if tokens[i] != draft or draft in segment.sequence.stops:
+            return i + 1
+    return len(tokens)
 
 
 def _drawn(

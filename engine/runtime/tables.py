@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cache.pool import NULL_BLOCK
+from engine.schedule.output import Segment
 from engine.schedule.sequence import Sequence
 
 NO_LOGPROBS = -1
@@ -36,6 +37,12 @@ class SlotTables:
         self.tokens[slot, prompt : sequence.known] = sequence.output
         self.top_n[slot] = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         self.stops_from[slot] = prompt + sampling.min_tokens
+
+    def draft(self, segments: Iterable[Segment]) -> None:
+        """Write the drafts behind what is known; what is drawn there replaces them."""
+        for segment in segments:
+            if segment.drafts:
+                self.tokens[segment.sequence.slot, segment.start + 1 : segment.end] = segment.drafts
 
     def stop(self, slot: int) -> None:
         """Forget the blocks of a slot that was given up."""

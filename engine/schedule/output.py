@@ -9,7 +9,8 @@ class Segment(Struct, frozen=True):
     """A run of rows of one sequence and one role.
 
     start: first position. samples: the last row draws the next token. scores: every row's logits
-    are wanted (prompt log probabilities).
+    are wanted (prompt log probabilities). drafts: guesses of the tokens behind the first row, one
+    row each; every row of such a segment draws.
     """
 
     sequence: Sequence
@@ -18,6 +19,7 @@ class Segment(Struct, frozen=True):
     generated: bool
     samples: bool
     scores: bool = False
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -28,15 +30,16 @@ class Segment(Struct, frozen=True):
         """Rows whose logits are wanted: the last ones of the segment."""
         if self.scores:
             return self.count
-        return 1 if self.samples else 0
+        return 1 + len(self.drafts) if self.samples else 0
 
 
 class SchedulerOutput(Struct, frozen=True):
     """One step. Each sequence has at most one segment.
 
-    decodes: one generated row each. recomputes: several generated rows (after a preemption).
-    prompts: prompt chunks. admitted: sequences that got a slot in this step. released: slots
-    given up since the last step (before ``admitted`` took theirs). preempted: how many sequences.
+    decodes: one generated row each, and its drafts, which only a step without chunks has.
+    recomputes: several generated rows (after a preemption). prompts: prompt chunks. admitted:
+    sequences that got a slot in this step. released: slots given up since the last step (before
+    ``admitted`` took theirs). preempted: how many sequences.
     """
 
     decodes: tuple[Segment, ...] = ()
@@ -50,3 +53,8 @@ class SchedulerOutput(Struct, frozen=True):
     def segments(self) -> tuple[Segment, ...]:
         """All segments, generated rows first."""
         return self.decodes + self.recomputes + self.prompts
+
+    @property
+    def drafts(self) -> int:
+        """Draft rows of the step."""
+        return sum(len(segment.drafts) for segment in self.decodes)

@@ -3,8 +3,10 @@
 from math import inf
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from engine.cache.kv import KVCache
+from engine.schedule.drafts import DraftLimits, NgramDrafter
 from engine.schedule.output import SchedulerOutput, Segment
 from engine.schedule.pace import GRAIN, Pace
 from engine.schedule.queue import OrderedSequences
@@ -76,8 +78,10 @@ class Scheduler:
         max_num_seqs: int,
         max_step_tokens: int,
         pace: Pace | None = None,
+        drafts: DraftLimits | None = None,
     ) -> None:
         self._cache = cache
+        self._drafts = drafts
         self._pace = pace
         self._step_tokens = max_step_tokens
         self._max_running = min(max_num_seqs, max(1, max_step_tokens // 2))
@@ -125,6 +129,8 @@ class Scheduler:
         self._add_decodes(step)
         self._add_chunks(step)
         self._admit(step)
+        if self._drafts is not None and not (step.recomputes or step.prompts):
+            self._add_drafts(step, self._drafts)
         released, self._released = tuple(self._released), []
         return SchedulerOutput(
             tuple(step.decodes),
@@ -141,7 +147,7 @@ class Scheduler:
             self._pace.observe(output, seconds)
         for segment in output.segments:
             sequence = segment.sequence
-            sequence.computed = segment.end
+            sequence.computed = segment.end - len(segment.drafts)
             if sequence.table.published < len(sequence.table.keys):
                 self._cache.publish(sequence.table, sequence.computed)
 
@@ -151,6 +157,31 @@ class Scheduler:
             if sequence.running and sequence.decoding and self._make_room(sequence, step):
                 decodes.append(Segment(sequence, sequence.computed, 1, True, True))
         step.budget -= len(decodes)
+
+    def _add_drafts(self, step: _Step, limits: DraftLimits) -> None:
+        """Let sequences add draft rows to their own, first come first served."""
+        spare = limits.rows - len(step.decodes)
+        for index, segment in enumerate(step.decodes):
+            if spare < 1:
+                return
+            drafts = self._propose(segment.sequence, spare, limits)
+            if drafts:
+                count = segment.count + len(drafts)
+                step.decodes[index] = replace(segment, count=count, drafts=tuple(drafts))
+                spare -= len(drafts)
+
+    def _propose(self, sequence: Sequence, most: int, limits: DraftLimits) -> list[int]:
+        """Drafts that may all be sampled and whose positions have blocks.
+
+        A grammar's state follows what was drawn: its sequences take a token a step.
+        """
+        if sequence.request.grammar is not None:
+            return []
+        if sequence.drafter is None:
+            sequence.drafter = NgramDrafter(sequence.prompt.tolist(), limits.tokens)
+        drafts = sequence.drafter.propose(sequence.output, min(most, sequence.left - 1))
+        tokens = sequence.known + len(drafts)
+        return drafts if self._cache.grow(sequence.table, tokens, self._watermark) else []
 
     def _make_room(self, sequence: Sequence, step: _Step) -> bool:
         """Get the block that a decode row needs; False when it was preempted itself.

@@ -5,6 +5,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from engine.cache.kv import BlockTable
+from engine.schedule.drafts import NgramDrafter
 from engine.types import GenerationRequest
 
 NO_SLOT = -1
@@ -18,6 +19,7 @@ class Sequence(Struct, eq=False):
     stops: the ids that end it, the model's end tokens included unless it ignores them.
     computed: positions whose keys and values are in the cache. slot: row of the runner's tables
     and of the sampler, held while running. cached: prompt tokens that the prefix cache gave.
+    drafter: proposes its drafts, once there were any to propose.
     """
 
     request: GenerationRequest
@@ -30,6 +32,7 @@ class Sequence(Struct, eq=False):
     slot: int = NO_SLOT
     cached: int = 0
     prompt_len: int = 0
+    drafter: NgramDrafter | None = None
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.prompt)
