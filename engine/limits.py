@@ -3,7 +3,7 @@
 from engine.config import EngineConfig
 from engine.core.schema import Manifest
 from engine.errors import SettingsError
-from engine.load.select import LoadLimits
+from engine.load.select import LoadLimits, decode_capacity
 
 DRAFT_TOKENS = 4
 """Draft tokens of a speculative step, unless the configuration says how many."""
@@ -13,15 +13,21 @@ def run_limits(config: EngineConfig, manifest: Manifest) -> LoadLimits:
     """Resolve the limits and the device. Raises SettingsError naming the setting at fault."""
     check_supported(config, manifest)
     exported = manifest.limits
-    drafts = config.draft_tokens or DRAFT_TOKENS if config.speculative == "ngram" else 0
     return LoadLimits(
         lowered("max_num_seqs", config.max_num_seqs, exported.max_num_seqs),
         lowered("max_model_len", config.max_model_len, exported.max_model_len),
         lowered("max_step_tokens", config.max_step_tokens, exported.max_step_tokens),
         manifest.identity.device if config.device == "auto" else config.device,
         config.speculative,
-        drafts,
+        _draft_tokens(config, manifest),
     )
+
+
+def _draft_tokens(config: EngineConfig, manifest: Manifest) -> int:
+    """Drafts per step: those asked for, or as many as decode graphs take, up to the default."""
+    if config.speculative == "off" or config.draft_tokens:
+        return config.draft_tokens
+    return max(1, min(DRAFT_TOKENS, decode_capacity(manifest.catalog.graphs) - 1))
 
 
 def lowered(name: str, asked: int | None, exported: int) -> int:

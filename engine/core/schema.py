@@ -28,7 +28,7 @@ class Kind(StrEnum):
     """What rows a graph's launches carry."""
 
     PREFILL = "prefill"  # prompt chunks (and recomputation after a preemption)
-    DECODE = "decode"  # one generated row per sequence
+    DECODE = "decode"  # generated rows: one per sequence, and its n-gram drafts
     VERIFY = "verify"  # a generated row and draft tokens per sequence
     DRAFT = "draft"  # MTP proposals
     MIXED = "mixed"  # decode rows and prefill chunks in one launch

@@ -81,6 +81,8 @@ def run(core: Path, together: bool = True, rounds: int = 1, **config: Any) -> li
     answers = asyncio.run(serve(engine, together, rounds))
     count = engine.metrics.registry.get_sample_value
     assert ((count("flare_preemptions_total") or 0) > 0) is ("kv_cache_bytes" in config)
+    speculates = "speculative" in config
+    assert ((count("flare_speculative_proposed_total") or 0) > 0) is speculates
     assert ((count("flare_prefix_cache_hits_total") or 0) > 0) is settings["prefix_cache"]
     return answers
 
@@ -101,6 +103,8 @@ def alone(core: Path) -> list[Answer]:
         {"mixed_prefill": True, "threads": 2},
         {"mixed_prefill": True, "prefix_cache": True, "rounds": 2},
         {"mixed_prefill": False, "prefix_cache": True, "rounds": 2, "max_num_seqs": 2},
+        {"speculative": "ngram", "draft_tokens": 2},
+        {"speculative": "ngram", "prefix_cache": True, "rounds": 2, "max_num_seqs": 1},
     ],
     ids=str,
 )

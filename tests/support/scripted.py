@@ -26,7 +26,7 @@ from engine.device.reference.sampler import ReferenceSampler
 from engine.ir.program import Domain, Program
 from engine.load.plan import RankPlan
 from engine.load.prune import count, prune
-from engine.load.select import LoadLimits, select
+from engine.load.select import LoadLimits, decode_capacity, select
 from engine.loop import EngineLoop
 from engine.metrics import EngineMetrics
 from engine.ranks.local import LocalRank
@@ -34,6 +34,7 @@ from engine.runtime.grammar import SlotGrammars
 from engine.runtime.runner import ModelRunner
 from engine.runtime.tables import SlotTables
 from engine.schedule.admission import Admission
+from engine.schedule.drafts import draft_limits
 from engine.schedule.scheduler import Scheduler
 from engine.switch import Choice, LiveSwitch
 from engine.types import ModelInfo, SamplingParams
@@ -137,6 +138,7 @@ class ScriptedDevice:
         self.delay = behaviour.delay
         self.fail: Exception | None = None
         self.refuse: Exception | None = None
+        self.draft_tokens = 0
         self.made: list[str] = []  # graph ids, as they were instantiated
         self.replays: list[tuple[str, BatchShape]] = []
         self.written: list[tuple[int, int]] = []  # (cache slot, absolute position)
@@ -198,8 +200,8 @@ class ScriptedDevice:
         counts = np.diff(starts)
         if starts[0] != 0 or starts[-1] != shape.tokens or counts.min() < 1:
             raise AssertionError(f"segments do not tile the rows: {starts}")
-        if graph.kind is Kind.DECODE and counts.max() > 1:
-            raise AssertionError("a decode graph carries one row per segment")
+        if graph.kind is Kind.DECODE and counts.max() > 1 + self.draft_tokens:
+            raise AssertionError("a decode graph carries a row and its drafts per segment")
         if shape.generated_tokens != starts[shape.generated_seqs]:
             raise AssertionError("the role border is not a segment border")
         for s, (start, end) in enumerate(pairwise(starts)):
@@ -346,11 +348,12 @@ def scripted_engine(
     model_id: str = "scripted",
     live_switch: bool = True,
     captured_mixed: bool = True,
+    draft_tokens: int = 0,
 ) -> ScriptedEngine:
     """Build the real engine on a scripted device. Call ``engine.start()`` in an event loop.
 
     num_blocks counts the null block, which is never handed out. mixed: the family served at first.
-    captured_mixed: whether a live switch finds mixed graphs.
+    captured_mixed: whether a live switch finds mixed graphs. draft_tokens: 0 speculates not.
     """
     behaviour = behaviour or Behaviour()
     captured = synthetic_graphs(max_num_seqs, max_step_tokens, captured_mixed, logits=12)
@@ -365,7 +368,9 @@ def scripted_engine(
     width = -(-max_model_len // block_size)
     device = ScriptedDevice(behaviour, capacity_of(captured), num_blocks, block_size, width)
     cache = KVCache(num_blocks, block_size, prefix_cache)
-    scheduler = Scheduler(cache, max_num_seqs, max_step_tokens)
+    device.draft_tokens = draft_tokens
+    drafts = draft_limits(draft_tokens, decode_capacity(graphs))
+    scheduler = Scheduler(cache, max_num_seqs, max_step_tokens, drafts=drafts)
     tables = SlotTables(scheduler.max_running, max_model_len, block_size)
     executables = {g.id: ScriptedExecutable(device, g) for g in graphs}
     metrics = EngineMetrics(graphs)

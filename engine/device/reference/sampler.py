@@ -52,6 +52,12 @@ class ReferenceSampler:
         """Free a slot."""
         self._slots[slot] = None
 
+    def rewind(self, slot: int, count: int) -> None:
+        """Take back the last ``count`` drawn tokens of a slot's history."""
+        held = self._slots[slot]
+        if held is not None and count:
+            del held.output_ids[-count:]
+
     def sample(self, batch: SampleBatch) -> Samples:
         """Draw one token per row and add it to its slot's history."""
         samples = _empty(len(batch.rows))
