@@ -125,9 +125,9 @@ class Settings(BaseSettings):
     )
     prefix_cache: Flag = _setting(True, "engine", "reuse the KV blocks of shared prompt prefixes")
     speculative: Annotated[Speculative, Word] = _setting(
-        "off", "engine", "speculative decoding: off, or ngram (drafts from the text so far); mtp is refused"
+        "off", "engine", "speculative decoding: off or ngram (drafts from the text so far)"
     )
-    draft_tokens: Drafts = _setting(0, "engine", "draft tokens of a sequence in a step; 0: 4 with ngram")
+    draft_tokens: Drafts = _setting(0, "engine", "draft tokens per sequence and step; 0: 4")
     api_keys: Keys = _setting(
         (), "access", "comma-separated bearer keys; unset: no key is asked for", secret=True
     )
