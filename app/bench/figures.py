@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from app.bench.drive import Answer, Outcome
 from app.bench.stats import percentile
@@ -33,12 +34,14 @@ class Objective:
 TOKENS = Metric("tok_s", "output tokens", "tok/s", True, 1)
 REQUESTS = Metric("req_s", "requests", "req/s", True, 2)
 GOODPUT = Metric("goodput", "goodput", "req/s", True, 2)
+FIRST_MEAN = Metric("ttft_mean", "first token mean", "ms", False, 0)
+GAP_MEAN = Metric("gap_mean", "gap mean", "ms", False, 1)
 _SPREAD = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("max", "max"))
 FIRST_TOKEN = tuple(
     Metric(f"ttft_{name}", f"first token {shown}", "ms", False, 0) for name, shown in _SPREAD
 )
 GAP = tuple(Metric(f"gap_{name}", f"gap {shown}", "ms", False, 1) for name, shown in _SPREAD)
-METRICS = (TOKENS, REQUESTS, GOODPUT, *FIRST_TOKEN, *GAP)
+METRICS = (TOKENS, REQUESTS, GOODPUT, FIRST_MEAN, *FIRST_TOKEN, GAP_MEAN, *GAP)
 
 Figures = dict[str, float]
 
@@ -56,9 +59,9 @@ def figures(outcome: Outcome, objective: Objective | None) -> Figures:
     if objective is not None:
         good = sum(objective.kept(answer) for answer in answers)
         found[GOODPUT.name] = good / outcome.seconds
-    found |= _spread(FIRST_TOKEN, waits(answers))
+    found |= _spread(FIRST_MEAN, FIRST_TOKEN, waits(answers))
     between = all_gaps(answers)
-    return found | _spread(GAP, between) if between else found
+    return found | _spread(GAP_MEAN, GAP, between) if between else found
 
 
 def waits(answers: Iterable[Answer]) -> list[float]:
@@ -71,10 +74,10 @@ def all_gaps(answers: Iterable[Answer]) -> list[float]:
     return [gap for answer in answers for gap in answer.gaps]
 
 
-def _spread(metrics: Sequence[Metric], seconds: Sequence[float]) -> Figures:
+def _spread(mean: Metric, metrics: Sequence[Metric], seconds: Sequence[float]) -> Figures:
     ordered = sorted(seconds)
     percents = (50.0, 90.0, 99.0, 100.0)
-    return {
+    return {mean.name: 1000 * fmean(seconds)} | {
         metric.name: 1000 * percentile(ordered, percent)
         for metric, percent in zip(metrics, percents, strict=True)
     }

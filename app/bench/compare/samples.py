@@ -1,28 +1,26 @@
 """What one run of one cell on one server gave, and the figures that only a comparison has."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from dataclasses import replace
 
 from msgspec import Struct
 
 from app.bench.compare.stalls import Gaps, tagged
 from app.bench.drive import Answer
 from app.bench.figures import (
+    FIRST_MEAN,
     FIRST_TOKEN,
     GAP,
+    GAP_MEAN,
     GOODPUT,
     REQUESTS,
     Figures,
     Metric,
-    all_gaps,
-    waits,
 )
 from app.bench.measure import Measured
 from app.bench.stats import percentile
 
 THROUGHPUT = Metric("tok_s", "throughput", "tok/s", True, 1)
-FIRST_MEAN = Metric("ttft_mean", "first token mean", "ms", False, 0)
-GAP_MEAN = Metric("gap_mean", "inter-token mean", "ms", False, 1)
 STEADY = Metric("gap_steady_p50", "inter-token, steady p50", "ms", False, 1)
 STALL = Metric("gap_stall_p50", "inter-token, stall p50", "ms", False, 1)
 STALL_99 = Metric("gap_stall_p99", "inter-token, stall p99", "ms", False, 1)
@@ -30,17 +28,13 @@ STALLED = Metric("gap_stall_share", "gaps that are stalls", "%", False, 1)
 ENERGY = Metric("joules_per_token", "energy", "J/token", False, 2)
 WATTS = Metric("watts", "power", "W", False, 1)
 PEAK = Metric("peak_mib", "peak memory", "MiB", False, 1)
-_GAPS = tuple(
-    Metric(m.name, m.title.replace("gap", "inter-token"), m.unit, m.higher_is_better, m.digits)
-    for m in GAP
-)
+_GAPS = tuple(replace(m, title=m.title.replace("gap", "inter-token")) for m in (GAP_MEAN, *GAP))
 METRICS = (
     THROUGHPUT,
     REQUESTS,
     GOODPUT,
     FIRST_MEAN,
     *FIRST_TOKEN,
-    GAP_MEAN,
     *_GAPS,
     STEADY,
     STALL,
@@ -98,7 +92,7 @@ def taken(place: Place, measured: Measured, joules: float | None, peak: int | No
     assert counted is not None  # the server is ours
     gaps = tagged(answers)
     seconds = measured.outcome.seconds
-    figures = measured.figures | _means(answers) | _tags(gaps) | _power(answers, joules, seconds)
+    figures = measured.figures | _tags(gaps) | _power(answers, joules, seconds)
     if peak is not None:
         figures[PEAK.name] = peak / 2**20
     sample = Sample(
@@ -117,12 +111,6 @@ def taken(place: Place, measured: Measured, joules: float | None, peak: int | No
         failures=measured.outcome.failures,
     )
     return Taken(sample, {answer.index: answer.text for answer in answers}, gaps)
-
-
-def _means(answers: Sequence[Answer]) -> Figures:
-    found = {FIRST_MEAN.name: 1000 * fmean(waits(answers))}
-    gaps = all_gaps(answers)
-    return found | {GAP_MEAN.name: 1000 * fmean(gaps)} if gaps else found
 
 
 def _tags(gaps: Gaps) -> Figures:
