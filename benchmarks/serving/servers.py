@@ -62,6 +62,7 @@ def all_servers(models: Models, peers: Path, threads: int) -> tuple[Server, ...]
     return (
         flare(models, "--mixed-prefill", threads),
         flare(models, "--no-mixed-prefill", threads),
+        flare(models, "--mixed-prefill", threads, ngram=True),
         llama_cpp("llama.cpp", models, peers, threads, *SLOTS),
         llama_cpp("llama.cpp -fa off", models, peers, threads, *SLOTS, "-fa", "off"),
         llama_cpp("llama.cpp unified KV", models, peers, threads, *SHARED),
@@ -72,12 +73,14 @@ def all_servers(models: Models, peers: Path, threads: int) -> tuple[Server, ...]
     )
 
 
-def flare(models: Models, flag: str, threads: int) -> Server:
-    """Flare, one family of the core."""
+def flare(models: Models, flag: str, threads: int, *, ngram: bool = False) -> Server:
+    """Flare, one family of the core; with drafts from n-grams where told."""
     program = ROOT / ".venv/bin/flare"
     options = ("--port", "{port}", "--threads", str(threads), "--no-prefix-cache")
+    if ngram:
+        options += ("--speculative", "ngram")
     return Server(
-        name=f"Flare {flag}",
+        name=f"Flare {flag}, n-gram drafts" if ngram else f"Flare {flag}",
         weights="Q4_1",
         program=program,
         version=f"{importlib.metadata.version('flare-serve')} ({_revision()})",
