@@ -1,6 +1,6 @@
 """Can `flare compare` tell a real effect from none? Two checks with a known answer.
 
-python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 64]
+python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 192]
     [--concurrency 4] [--leg mixed] [--check a-a] [--output DIR]
 
 A/A: the same leg against itself must show no difference. Effect: the second leg's server is
@@ -97,7 +97,7 @@ def options() -> argparse.Namespace:
     ap.add_argument("core", type=Path)
     ap.add_argument("--effect", type=float, default=5.0, help="per cent of the time")
     ap.add_argument("--repeats", type=int, default=20)
-    ap.add_argument("--requests", type=int, default=64, help="of one run")
+    ap.add_argument("--requests", type=int, default=192, help="of one repeat")
     ap.add_argument("--concurrency", type=int, default=4)
     ap.add_argument("--leg", choices=[leg.name for leg in FAMILIES], default="mixed")
     ap.add_argument("--check", choices=("a-a", "effect"), help="one of the two alone")
@@ -147,7 +147,7 @@ def detectable(report: Report) -> str:
     """
     found = report.cells[0].find("tok_s")
     assert found is not None and found.low is not None and found.high is not None
-    pairs = report.setting.pairs
+    pairs = report.setting.repeats
     t = student_quantile((1 + found.level) / 2, pairs - 1)
     half = (found.high - found.low) / 2
     return f"detectable with {pairs} pairs: {100 * half * (1 + 1.645 / t):.1f} % of throughput"

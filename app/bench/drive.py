@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from app.bench.client import Client, Reply, ReplyError
@@ -42,6 +42,29 @@ class Outcome:
     seconds: float
     answers: tuple[Answer, ...]
     failures: tuple[tuple[int, str], ...]
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """Runs as one, as if each had begun when the one before it ended; indices go on, too."""
+    seconds, count = 0.0, 0
+    answers: list[Answer] = []
+    failures: list[tuple[int, str]] = []
+    for part in parts:
+        answers += (_shifted(answer, seconds, count) for answer in part.answers)
+        failures += ((count + index, why) for index, why in part.failures)
+        seconds += part.seconds
+        count += len(part.answers) + len(part.failures)
+    return Outcome(seconds, tuple(answers), tuple(failures))
+
+
+def _shifted(answer: Answer, seconds: float, count: int) -> Answer:
+    return replace(
+        answer,
+        index=answer.index + count,
+        due=answer.due + seconds,
+        first_token=answer.first_token + seconds,
+        sent=None if answer.sent is None else answer.sent + seconds,
+    )
 
 
 async def drive(client: Client, requests: Sequence[Request], concurrency: int) -> Outcome:

@@ -55,8 +55,7 @@ class Measured:
 
 async def warm(client: Client, plan: Plan, concurrency: int) -> None:
     """Send what is not measured, so that nothing is done for the first time afterwards."""
-    requests = plan.warming(concurrency)
-    _check(await drive(client, requests, concurrency), len(requests))
+    check_served(await drive(client, plan.warming(concurrency), concurrency))
 
 
 async def measure(
@@ -70,10 +69,12 @@ async def measure(
     before = await endpoint.counters() if ours else None
     outcome = await drive(client, requests, concurrency)
     grown = (await endpoint.counters()).since(before) if before is not None else None
-    _check(outcome, len(requests))
+    check_served(outcome)
     return Measured(concurrency, repeat, outcome, figures(outcome, plan.objective), grown)
 
 
-def _check(outcome: Outcome, count: int) -> None:
+def check_served(outcome: Outcome) -> None:
+    """Raise FlareError when every request failed."""
+    failures = outcome.failures
     if not outcome.answers:
-        raise FlareError(f"all {count} requests failed; the first: {outcome.failures[0][1]}")
+        raise FlareError(f"all {len(failures)} requests failed; the first: {failures[0][1]}")

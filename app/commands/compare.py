@@ -12,20 +12,21 @@ from typing import Any
 from msgspec import structs
 
 from app import values
-from app.bench.compare.analysis import corrected, decisive, repeats_needed
+from app.bench.compare.analysis import corrected, decisive
 from app.bench.compare.cells import Cell, grid_cells, load_cells
 from app.bench.compare.forecasts import Foretold, forecasts
 from app.bench.compare.page import page
 from app.bench.compare.power import open_meter
 from app.bench.compare.progress import show_progress
 from app.bench.compare.report import Ask, Report, build, to_json, write_file
-from app.bench.compare.run import PAIRS_A_REPEAT, Comparison, Results, compare_legs, room_leg
+from app.bench.compare.run import Comparison, Results, compare_legs, room_leg
 from app.bench.compare.samples import BY_NAME, ENERGY, METRICS, WATTS
 from app.bench.compare.server import HIDDEN
 from app.bench.compare.table import report_text
 from app.bench.figures import Metric, Objective
 from app.bench.plan import Plan
 from app.bench.serving import now
+from app.bench.stats import pairs_needed
 from app.commands.arguments import Parser
 from app.commands.load_options import add_load_options, read_option, read_plan
 from app.sources import load_settings
@@ -38,9 +39,11 @@ Which graph family suits your traffic? Serve the same core with --no-mixed-prefi
 latency, throughput, goodput, launches, memory, loading; with confidence intervals, and whether
 all texts were identical (they must be).
 
-Each repeat measures A B, then B A: a fresh server each time, never two at once, with other
-requests in each pair. A verdict holds at --confidence for all that it looks at together, so it
-needs a fewest number of repeats, which is the default. The two families are compared as your
+Each repeat is a pair of fresh servers side by side, with requests of its own. These go to both in
+blocks, in turn (A B, B A, B A, A B, ...), while the other rests: what the machine does otherwise
+meets both alike. A block is 4 requests for each stream, or all where arrival times are given; more
+--requests are more blocks. A verdict holds at --confidence for all that it looks at together, so
+it needs a fewest number of repeats, which is the default. The two families are compared as your
 FLARE_ variables set them (FLARE_THREADS, FLARE_KV_CACHE_MEMORY, ...). Keep the machine idle
 meanwhile. Ctrl-C ends the servers and keeps what was measured.
 
@@ -52,7 +55,7 @@ EXAMPLES = """\
   flare compare my.core --slo-ttft 0.5 --slo-gap 0.1     decide by goodput, too
   flare compare my.core --heatmap                        prompt length by streams
   flare compare my.core --heatmap --prompt-lengths 64,512 --concurrency 2,8 --metric ttft_mean"""
-REPEATS = "of A B, B A, each pair with other prompts (default: the fewest for a verdict, 4 or more)"
+REPEATS = "pairs of servers, each with other prompts (default: the fewest for a verdict, 8 or more)"
 USUAL_OBJECTIVE = Objective(1.0, 0.2)
 LENGTHS: Sequence[int] = (64, 256, 1024)
 STREAMS = (1, 4, 16)
@@ -101,7 +104,7 @@ def _forecasts(ask: Ask, results: Results) -> dict[str, Foretold]:
     comparison = ask.comparison
     if not comparison.probe:
         return {}
-    return forecasts(comparison.core, comparison.groups, results.probes, comparison.pairs)
+    return forecasts(comparison.core, comparison.groups, results.probes, comparison.repeats)
 
 
 def _keep(report: Report, directory: Path) -> None:
@@ -213,14 +216,14 @@ def _grid(given: Mapping[str, Any], plan: Plan) -> tuple[Cell, ...]:
 
 def _repeats(asked: int, level: float, metrics: int, cells: int) -> int:
     """The repeats asked for, or enough. Raises SettingsError for fewer than show anything."""
-    needed = repeats_needed(level, PAIRS_A_REPEAT)
+    needed = pairs_needed(level)
     if 0 < asked < needed:
         raise SettingsError(
             f"--repeats {asked} cannot give a verdict: {metrics} metrics in {cells} cells at "
             f"{100 * level:.2f} % each need at least {needed}",
             f"give --repeats {needed} or more, fewer cells, or a lower --confidence",
         )
-    return asked or max(4, needed)
+    return asked or max(8, needed)
 
 
 def _confidence(value: object) -> float:

@@ -39,11 +39,11 @@ def plan(*concurrency: int, **changes: Any) -> Plan:
 
 
 def ask(cells: Sequence[Cell], metric: str | None = None, *, asked: bool = False) -> Ask:
-    """A question over five repeats; ``metric``: of a heat map."""
+    """A question over ten repeats; ``metric``: of a heat map."""
     decide = (BY_NAME[metric],) if metric else decisive(asked)
     absent = Meter((), "this machine has no meter")
     return Ask(
-        comparison=Comparison(Path("a.core"), (tuple(cells),), 5, absent),
+        comparison=Comparison(Path("a.core"), (tuple(cells),), 10, absent),
         decide=decide,
         confidence=0.95,
         level=corrected(0.95, len(decide) * len(cells)),
@@ -66,6 +66,7 @@ def taken(cell: str, leg: str, pair: int, factors: Mapping[str, float], **change
         "pair": pair,
         "order": 0,
         "seconds": 1.0,
+        "blocks": (1.0,),
         "requests": 2,
         "figures": figures,
         "launches": {"decode": 3.0},

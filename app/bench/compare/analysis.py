@@ -69,11 +69,6 @@ def corrected(confidence: float, looks: int) -> float:
     return 1 - (1 - confidence) / looks
 
 
-def repeats_needed(level: float, pairs_a_repeat: int) -> int:
-    """The fewest repeats that can show a difference at this level."""
-    return -(-pairs_needed(level) // pairs_a_repeat)
-
-
 def differences(
     taken: Iterable[Taken], legs: Sequence[str], level: float, decide: Collection[Metric]
 ) -> tuple[Difference, ...]:

@@ -1,4 +1,4 @@
-"""Cells: what is sent, at how many streams; and which of them a core cannot run as meant."""
+"""Cells: what is sent, at how many streams, in which blocks; which a core cannot run."""
 
 import random
 from collections.abc import Sequence
@@ -7,8 +7,11 @@ from dataclasses import replace
 from msgspec import Struct
 
 from app.bench.plan import Plan
-from app.bench.workloads import Workload
+from app.bench.workloads import Request, Workload
 from engine.errors import SettingsError
+
+BLOCK = 4
+"""Requests of a block for each stream: most of them meet streams that are under way."""
 
 
 class Cell(Struct, frozen=True):
@@ -18,6 +21,22 @@ class Cell(Struct, frozen=True):
     plan: Plan
     concurrency: int
     prompt_tokens: int | None = None
+
+    def blocks(self, repeat: int) -> list[Sequence[Request]]:
+        """The requests of one repeat in the parts that are sent one by one."""
+        return blocks(self.plan.made(self.concurrency, repeat), self.concurrency)
+
+
+def blocks(requests: Sequence[Request], concurrency: int) -> list[Sequence[Request]]:
+    """Cut a closed loop into blocks of BLOCK requests for each stream, the last with the rest.
+
+    Arrival times belong together: such requests are one block.
+    """
+    size = BLOCK * concurrency
+    count = 1 if requests[0].at is not None else max(1, len(requests) // size)
+    starts = [size * i for i in range(count)]
+    ends = [*starts[1:], len(requests)]
+    return [requests[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def load_cells(plan: Plan) -> tuple[Cell, ...]:

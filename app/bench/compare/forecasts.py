@@ -47,7 +47,8 @@ def forecasts(
         try:
             overheads = calibrate(core, first.plan, first.concurrency, own)
             for cell in group:
-                plan = replace(cell.plan, repeats=repeats)
+                block = len(cell.blocks(0)[0])
+                plan = replace(cell.plan, repeats=repeats, requests=block)
                 figures = forecast(core, plan, cell.concurrency, overheads)
                 found[cell.name] = Foretold(figures, Fit(overheads, len(own)))
         except StepTimesMissingError:

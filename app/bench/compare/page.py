@@ -13,6 +13,7 @@ from app.bench.compare.samples import BY_NAME
 from app.bench.compare.svg import element, text
 from app.bench.compare.table import (
     amount,
+    amount_sent,
     count_rows,
     fit_lines,
     forecast_heads,
@@ -132,7 +133,7 @@ def _figures(report: Report, cell: CellReport) -> str:
         rows.append(("", [name, *values, "", "", ""]))
     heads = ["", base, other, f"{other} against {base}", "interval, %", "better"]
     caption = (
-        f"Medians of {report.setting.pairs} pairs of {cell.requests} requests (counts: sums); "
+        f"Medians of {report.setting.repeats} pairs of {amount_sent(cell)} (counts: sums); "
         "bold decides"
     )
     return table(caption, heads, rows)
@@ -193,8 +194,8 @@ def _setting(report: Report) -> Iterator[str]:
         "model": ", ".join(f"{name} {value}" for name, value in report.model.items()),
         "Flare": report.flare_version,
         "measured": f"{report.date}, in {report.seconds:.0f} s",
-        "repeats": f"{setting.repeats} times A B, then B A: {setting.pairs} pairs a cell, a fresh "
-        "server for each run, the same requests to both of a pair",
+        "repeats": f"{setting.repeats} pairs of fresh servers side by side; both of a pair get the same "
+        "requests, in turn block by block",
         "level": f"{100 * setting.level:.2f} % for each interval, which is "
         f"{100 * setting.confidence:g} % for all that decide",
         "seed": setting.seed,

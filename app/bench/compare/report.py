@@ -27,11 +27,12 @@ from app.bench.figures import Metric, Objective
 from app.bench.machine import machine
 from engine import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class CellReport(Struct, frozen=True):
-    """One cell. requests: of one run. forecast: by leg and metric, and what it was made with; None
+    """One cell. requests: of one run, sent in so many blocks. forecast: by leg and metric, and what
+    it was made with; None
     without a model."""
 
     name: str
@@ -39,6 +40,7 @@ class CellReport(Struct, frozen=True):
     concurrency: int
     prompt_tokens: int | None
     requests: int
+    blocks: int
     differences: tuple[Difference, ...]
     counted: dict[str, Counted]
     gaps: Histogram | None
@@ -51,14 +53,14 @@ class CellReport(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """How it was measured. level: of each interval; confidence: of all that decide, together.
+    """How it was measured. repeats: pairs of servers. level: of each interval; confidence: of all
+    that decide, together.
 
     variables: FLARE_ settings that were not at their defaults, in either server. asked: whether the
     objective was asked for, or is the one that is always reported. map_metric: of a heat map.
     """
 
     repeats: int
-    pairs: int
     confidence: float
     level: float
     decides: tuple[str, ...]
@@ -191,12 +193,14 @@ def write_file(directory: Path, name: str, text: str) -> Path:
 def _cell(ask: Ask, cell: Cell, taken: Sequence[Taken], names: Sequence[str]) -> CellReport:
     own = [one for one in taken if one.sample.cell == cell.name]
     foretold = ask.forecasts.get(cell.name)
+    parts = cell.blocks(0)
     return CellReport(
         cell.name,
         cell.plan.name,
         cell.concurrency,
         cell.prompt_tokens,
-        cell.plan.load(cell.concurrency, 0).requests,
+        sum(map(len, parts)),
+        len(parts),
         differences(own, names, ask.level, ask.decide),
         {leg: counted(one for one in own if one.sample.leg == leg) for leg in names},
         histogram(own, names),
@@ -220,7 +224,6 @@ def _setting(ask: Ask) -> Setting:
     plan = ask.comparison.cells[0].plan
     return Setting(
         repeats=ask.comparison.repeats,
-        pairs=ask.comparison.pairs,
         confidence=ask.confidence,
         level=ask.level,
         decides=tuple(metric.name for metric in ask.decide),

@@ -1,38 +1,35 @@
-"""Run a comparison: pairs of fresh servers, in turn first and second, the same requests to both."""
+"""Run a comparison: pairs of fresh servers side by side, the same blocks to both in turn."""
 
 import asyncio
-import gc
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from app.bench.calibrate import Probe
-from app.bench.client import Client
 from app.bench.compare.cells import Cell, check_cells
 from app.bench.compare.legs import FAMILIES, Leg, switchable
 from app.bench.compare.power import Meter
-from app.bench.compare.samples import Place, Taken, taken
-from app.bench.compare.server import Server, Start, serving
+from app.bench.compare.samples import Taken
+from app.bench.compare.server import Start, serving
+from app.bench.compare.sides import Side, alternate, side
 from app.bench.endpoint import Endpoint
 from app.bench.http import run
-from app.bench.measure import BODY, measure, warm
 
-PAIRS_A_REPEAT = 2  # A B, then B A
 PROBE_REPEAT = 10**6  # a seed that no pair has
 
 
 class Comparison(Struct, frozen=True):
     """What is to be done. legs: base and other. groups: cells that share a server, in order.
 
-    repeats: of A B, B A; each of the two pairs has requests of its own. third: another leg that
-    is only started, once a pair. probe: on each server, before its cells, measure one short run of
-    the first one, too, which no figure counts: these calibrate the forecasts.
+    repeats: pairs of fresh servers, each with requests of its own. third: another leg that is only
+    started, once a pair. probe: on each server, before its cells, measure one short run of the
+    first one, too, which no figure counts: these calibrate the forecasts.
     """
 
     core: Path
@@ -49,14 +46,9 @@ class Comparison(Struct, frozen=True):
         return tuple(cell for group in self.groups for cell in group)
 
     @property
-    def pairs(self) -> int:
-        """Pairs of each cell."""
-        return PAIRS_A_REPEAT * self.repeats
-
-    @property
     def units(self) -> int:
         """Steps of progress: the warm starts, then each cell of each leg of each pair."""
-        return len(self.legs) * (1 + len(self.cells) * self.pairs)
+        return len(self.legs) * (1 + len(self.cells) * self.repeats)
 
 
 class Results(Struct):
@@ -112,12 +104,11 @@ class _Run:
         self._advance = advance
 
     async def all(self) -> None:
-        """Warm starts, then every pair of every group, repeat by repeat."""
+        """Warm starts, then a pair of every group, repeat by repeat."""
         await self._warm_starts()
-        for repeat in range(self._comparison.repeats):
+        for pair in range(self._comparison.repeats):
             for group in self._comparison.groups:
-                for half in range(PAIRS_A_REPEAT):
-                    await self._pair(group, PAIRS_A_REPEAT * repeat + half)
+                await self._pair(group, pair)
 
     async def _warm_starts(self) -> None:
         """One start of each leg, not counted: files get into memory, and limits are known."""
@@ -130,72 +121,49 @@ class _Run:
             self._advance(f"{leg.name}: warm start, ready in {start.ready_s:.2f} s")
 
     async def _pair(self, group: Sequence[Cell], pair: int) -> None:
-        legs = self._comparison.legs if pair % 2 == 0 else self._comparison.legs[::-1]
-        for order, leg in enumerate(legs):
-            await self._visit(group, leg, pair, order)
-        third = self._comparison.third
-        if third is not None and group == self._comparison.groups[0]:
-            async with serving(self._comparison.core, third) as (_, start):
+        """Both legs' servers, in turn first and second, and every cell of the group on them."""
+        comparison = self._comparison
+        legs = reversed(comparison.legs) if pair % 2 else comparison.legs
+        async with AsyncExitStack() as stack:
+            sides = []
+            for leg in legs:
+                opened = side(comparison.core, leg, group[0].plan.timeout_s)
+                sides.append(await stack.enter_async_context(opened))
+                self._results.starts.append(sides[-1].start)
+                self._results.configs[leg.name] = await sides[-1].endpoint.config() or {}
+            if comparison.probe:
+                for one in sides:
+                    await self._probe(one, group[0], pair)
+            for cell in group:
+                await self._measure(cell, sides, pair)
+        third = comparison.third
+        if third is not None and group == comparison.groups[0]:
+            async with serving(comparison.core, third) as (_, start):
                 self._results.starts.append(start)
 
-    async def _visit(self, group: Sequence[Cell], leg: Leg, pair: int, order: int) -> None:
-        """A fresh server, and every cell of the group on it."""
-        async with serving(self._comparison.core, leg) as (server, start):
-            self._results.starts.append(start)
-            async with Endpoint(server.url) as endpoint:
-                model = await endpoint.model()
-                if self._comparison.probe:
-                    await self._probe(server, endpoint, model, group[0], pair)
-                for cell in group:
-                    place = Place(cell.name, leg.name, pair, order)
-                    one = await self._measure(server, endpoint, model, cell, place)
-                    self._results.taken.append(one)
-                    self._advance(_progress(one, self._comparison.pairs))
-
-    async def _probe(
-        self, server: Server, endpoint: Endpoint, model: str, cell: Cell, pair: int
-    ) -> None:
+    async def _probe(self, one: Side, cell: Cell, pair: int) -> None:
         """One short run of the cell, with requests that no pair has."""
         plan = replace(cell.plan, requests=2 * cell.concurrency, rate=None)
-        repeat, body = PROBE_REPEAT + pair, {**BODY, "model": model}
-        async with Client(f"{server.url}/v1", body, plan.timeout_s) as client:
-            await warm(client, plan, cell.concurrency)
-            with _no_collection():
-                found = await measure(client, endpoint, plan, cell.concurrency, repeat, ours=True)
-        made = Probe(server.leg.name, tuple(plan.made(cell.concurrency, repeat)), found)
+        short, repeat = structs.replace(cell, plan=plan), PROBE_REPEAT + pair
+        await one.begin(short, self._comparison.meter)
+        requests = plan.made(cell.concurrency, repeat)
+        await one.send(requests)
+        made = Probe(one.leg.name, tuple(requests), await one.measured(repeat))
         self._results.probes.setdefault(cell.name, []).append(made)
 
-    async def _measure(
-        self, server: Server, endpoint: Endpoint, model: str, cell: Cell, place: Place
-    ) -> Taken:
-        plan, meter = cell.plan, self._comparison.meter
-        body = {**BODY, "model": model}
-        async with Client(f"{server.url}/v1", body, plan.timeout_s) as client:
-            await warm(client, plan, cell.concurrency)
-            beside = server.leg.beside
-            with _no_collection(), beside(server.pid) if beside else nullcontext():
-                before = meter.read()
-                measured = await measure(
-                    client, endpoint, plan, cell.concurrency, place.pair, ours=True
-                )
-                joules = meter.joules(before)
-        return taken(place, measured, joules, server.memory("VmHWM"))
+    async def _measure(self, cell: Cell, sides: Sequence[Side], pair: int) -> None:
+        for one in sides:
+            await one.begin(cell, self._comparison.meter)
+        await alternate(sides, cell.blocks(pair))
+        for order, one in enumerate(sides):
+            found = await one.end(pair, order)
+            self._results.taken.append(found)
+            self._advance(_progress(found, self._comparison.repeats))
 
 
 def room_leg() -> Leg:
     """The separate family with room for either, behind a key that nobody knows."""
     return switchable(secrets.token_urlsafe(16))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the client's garbage collector out of what it times."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _progress(one: Taken, pairs: int) -> str:

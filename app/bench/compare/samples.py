@@ -50,8 +50,8 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 class Sample(Struct, frozen=True, kw_only=True):
     """One run of one cell. pair: which pair it belongs to; order: its place in that pair, from 0.
 
-    launches, padded: by kind of graph. figures: by name of metric. joules: None where there is no
-    meter.
+    blocks: seconds of each. launches, padded: by kind of graph. figures: by name of metric.
+    joules: None where there is no meter.
     """
 
     cell: str
@@ -59,6 +59,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     pair: int
     order: int
     seconds: float
+    blocks: tuple[float, ...]
     requests: int
     figures: dict[str, float]
     launches: dict[str, float]
@@ -86,7 +87,13 @@ class Place(Struct, frozen=True):
     order: int
 
 
-def taken(place: Place, measured: Measured, joules: float | None, peak: int | None) -> Taken:
+def taken(
+    place: Place,
+    measured: Measured,
+    blocks: tuple[float, ...],
+    joules: float | None,
+    peak: int | None,
+) -> Taken:
     """The sample of one measured run; ``peak``: bytes of the process at most so far."""
     answers, counted = measured.outcome.answers, measured.counters
     assert counted is not None  # the server is ours
@@ -101,6 +108,7 @@ def taken(place: Place, measured: Measured, joules: float | None, peak: int | No
         pair=place.pair,
         order=place.order,
         seconds=seconds,
+        blocks=blocks,
         requests=len(answers),
         figures=figures,
         launches=dict(counted.launches),

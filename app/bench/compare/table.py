@@ -109,9 +109,14 @@ def _forecast(report: Report, cell: CellReport) -> Table:
 def _title(report: Report, cell: CellReport) -> str:
     setting = report.setting
     return (
-        f"{report.model.get('id', '')}, {cell.name} streams: medians of {setting.pairs} pairs of "
-        f"{cell.requests} requests; * decides"
+        f"{report.model.get('id', '')}, {cell.name} streams: medians of {setting.repeats} pairs of "
+        f"{amount_sent(cell)}; * decides"
     )
+
+
+def amount_sent(cell: CellReport) -> str:
+    """What each server of a pair was sent."""
+    return f"{cell.requests} requests in {cell.blocks} block{'s' if cell.blocks > 1 else ''}"
 
 
 def count_rows(report: Report, cell: CellReport) -> Iterator[tuple[str, list[str]]]:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from app.bench.compare.analysis import corrected, decisive, repeats_needed
+from app.bench.compare.analysis import corrected, decisive
 from app.bench.compare.cells import load_cells
 from app.bench.compare.report import build
 from app.bench.compare.texts import Texts
@@ -116,8 +116,6 @@ def test_nothing_measured_is_no_difference() -> None:
     assert judge(seen, LEGS, Texts(4, 0, None), 0).kind == "none"
 
 
-def test_levels_and_repeats() -> None:
+def test_levels() -> None:
     assert corrected(0.95, 4) == pytest.approx(0.9875)
-    assert repeats_needed(corrected(0.95, 4), 2) == 4
-    assert repeats_needed(corrected(0.95, 8), 2) == 5
     assert len(decisive(True)) == len(decisive(False)) + 1
