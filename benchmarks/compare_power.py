@@ -1,10 +1,10 @@
 """Can `flare compare` tell a real effect from none? Two checks with a known answer.
 
-python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 192]
+python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 384]
     [--concurrency 4] [--leg mixed] [--check a-a] [--output DIR]
 
 A/A: the same leg against itself must show no difference. Effect: the second leg's server is
-stopped (SIGSTOP) for a share of every 40 ms, so that it really is slower by about that share; the
+stopped (SIGSTOP) for a share of every 20 ms, so that it really is slower by about that share; the
 difference must be shown (the time that the server was stopped is measured, not assumed, and printed
 beside it). Both at 95 %, corrected as in `flare compare`. Exit code 0 when both checks hold.
 
@@ -39,13 +39,13 @@ from app.bench.stats import student_quantile
 from app.bench.workloads import Workload
 from app.commands.compare import variables
 
-PERIOD_S = 0.04
+PERIOD_S = 0.02
 CONFIDENCE = 0.95
 SHORT = Workload(
     "short",
-    "prompts of 16 to 128 tokens, answers of 12 to 24",
-    152,
-    lambda draw: (draw.randint(16, 128), draw.randint(12, 24)),
+    "prompts of 16 to 64 tokens, answers of 6 to 12",
+    76,
+    lambda draw: (draw.randint(16, 64), draw.randint(6, 12)),
 )
 
 
@@ -79,7 +79,9 @@ class Brake:
 
     def _work(self, pid: int, over: threading.Event) -> None:
         began, stopped = time.perf_counter(), 0.0
-        while not over.wait(PERIOD_S * (1 - self.share)):
+        runs = PERIOD_S * (1 - self.share)
+        first = runs / 2  # so that a block of any length gets the share
+        while not over.wait(first if stopped == 0.0 else runs):
             at = time.perf_counter()
             os.kill(pid, signal.SIGSTOP)
             try:
@@ -97,7 +99,7 @@ def options() -> argparse.Namespace:
     ap.add_argument("core", type=Path)
     ap.add_argument("--effect", type=float, default=5.0, help="per cent of the time")
     ap.add_argument("--repeats", type=int, default=20)
-    ap.add_argument("--requests", type=int, default=192, help="of one repeat")
+    ap.add_argument("--requests", type=int, default=384, help="of one repeat")
     ap.add_argument("--concurrency", type=int, default=4)
     ap.add_argument("--leg", choices=[leg.name for leg in FAMILIES], default="mixed")
     ap.add_argument("--check", choices=("a-a", "effect"), help="one of the two alone")

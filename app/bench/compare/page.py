@@ -194,8 +194,8 @@ def _setting(report: Report) -> Iterator[str]:
         "model": ", ".join(f"{name} {value}" for name, value in report.model.items()),
         "Flare": report.flare_version,
         "measured": f"{report.date}, in {report.seconds:.0f} s",
-        "repeats": f"{setting.repeats} pairs of fresh servers side by side; both of a pair get the same "
-        "requests, in turn block by block",
+        "repeats": f"{setting.repeats} pairs of fresh servers side by side; both of a pair get the "
+        "same requests, in turn block by block",
         "level": f"{100 * setting.level:.2f} % for each interval, which is "
         f"{100 * setting.confidence:g} % for all that decide",
         "seed": setting.seed,
