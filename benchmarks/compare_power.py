@@ -1,6 +1,6 @@
 """Can `flare compare` tell a real effect from none? Two checks with a known answer.
 
-python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 384]
+python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 256]
     [--concurrency 4] [--leg mixed] [--check a-a] [--output DIR]
 
 A/A: the same leg against itself must show no difference. Effect: the second leg's server is
@@ -99,7 +99,7 @@ def options() -> argparse.Namespace:
     ap.add_argument("core", type=Path)
     ap.add_argument("--effect", type=float, default=5.0, help="per cent of the time")
     ap.add_argument("--repeats", type=int, default=20)
-    ap.add_argument("--requests", type=int, default=384, help="of one repeat")
+    ap.add_argument("--requests", type=int, default=256, help="of one repeat")
     ap.add_argument("--concurrency", type=int, default=4)
     ap.add_argument("--leg", choices=[leg.name for leg in FAMILIES], default="mixed")
     ap.add_argument("--check", choices=("a-a", "effect"), help="one of the two alone")
