@@ -4,7 +4,7 @@ python -m benchmarks.compare_power CORE [--effect 5] [--repeats 20] [--requests 
     [--concurrency 4] [--leg mixed] [--check a-a] [--output DIR]
 
 A/A: the same leg against itself must show no difference. Effect: the second leg's server is
-stopped (SIGSTOP) for a share of every 20 ms, so that it really is slower by about that share; the
+stopped (SIGSTOP) for a share of every 40 ms, so that it really is slower by about that share; the
 difference must be shown (the time that the server was stopped is measured, not assumed, and printed
 beside it). Both at 95 %, corrected as in `flare compare`. Exit code 0 when both checks hold.
 
@@ -39,7 +39,7 @@ from app.bench.stats import student_quantile
 from app.bench.workloads import Workload
 from app.commands.compare import variables
 
-PERIOD_S = 0.02
+PERIOD_S = 0.04
 CONFIDENCE = 0.95
 SHORT = Workload(
     "short",
@@ -79,16 +79,17 @@ class Brake:
 
     def _work(self, pid: int, over: threading.Event) -> None:
         began, stopped = time.perf_counter(), 0.0
-        runs = PERIOD_S * (1 - self.share)
-        first = runs / 2  # so that a block of any length gets the share
-        while not over.wait(first if stopped == 0.0 else runs):
+        runs = PERIOD_S * (1 - self.share) / 2  # half, so that a short block gets its share, too
+        while not over.wait(runs):
             at = time.perf_counter()
             os.kill(pid, signal.SIGSTOP)
             try:
                 time.sleep(PERIOD_S * self.share)
             finally:
                 os.kill(pid, signal.SIGCONT)
-            stopped += time.perf_counter() - at
+            took = time.perf_counter() - at
+            stopped += took
+            runs = took * (1 / self.share - 1)  # a stop that took long is made up for
         self.stopped.append(stopped)
         self.total.append(time.perf_counter() - began)
 
