@@ -49,7 +49,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(core: Path, output: Path, *options: str) -> Report:
-    quick = ["--confidence", "0.5", "--repeats", "2", "--output", str(output)]
+    quick = ["--confidence", "0.5", "--repeats", "4", "--output", str(output)]
     assert cli.main(["compare", str(core), *quick, *options]) == 0
     return from_json((output / "report.json").read_text())
 
@@ -126,8 +126,8 @@ def test_a_heat_map_measures_every_cell_on_one_server(core: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--repeats", "3"], "need at least 4"),
-        (["--concurrency", "1,2", "--repeats", "4"], "in 2 cells at 99.38 % each need at least 5"),
+        (["--repeats", "7"], "need at least 8"),
+        (["--concurrency", "1,2", "--repeats", "8"], "in 2 cells at 99.38 % each need at least 9"),
         (["--confidence", "1"], "--confidence"),
         (["--heatmap", "--workload", "chat"], "--heatmap and --workload"),
         (["--metric", "tok_s"], "--heatmap"),

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from app.bench.client import Client
-from app.bench.drive import Answer, Outcome, drive
+from app.bench.drive import Answer, Outcome, drive, joined
 from app.bench.endpoint import Counters, counters, root_url
 from app.bench.figures import Objective, figures
 from app.bench.workloads import Request
@@ -114,3 +114,13 @@ async def test_a_group_begins_when_the_last_has_ended() -> None:
     server, outcome = await driven(requests, 8)
     assert server.most == 2
     assert outcome.answers[2].due >= 0.05
+
+
+def test_runs_are_joined_without_the_time_between_them() -> None:
+    first = Outcome(2.0, (Answer(0, 0.1, 0.5, (0.2,), 1, 2, "a", 0.1),), ((1, "broken"),))
+    second = Outcome(3.0, (Answer(0, 0.2, 0.7, (), 1, 1, "b"),), ())
+    found = joined([first, second])
+    assert (found.seconds, found.failures) == (5.0, ((1, "broken"),))
+    assert [(a.index, a.text) for a in found.answers] == [(0, "a"), (2, "b")]
+    assert found.answers[1].due == pytest.approx(2.2) and found.answers[1].sent is None
+    assert found.answers[1].wait == pytest.approx(0.5)

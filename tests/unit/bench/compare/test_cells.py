@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.bench.compare.cells import check_cells, fixed_prompts, grid_cells, load_cells
+from app.bench.compare.cells import blocks, check_cells, fixed_prompts, grid_cells, load_cells
 from app.bench.workloads import Load, Request
 from engine.errors import SettingsError
 from tests.support.comparisons import plan
@@ -49,3 +49,12 @@ def test_prompts_of_a_grid_have_one_length_and_answers_vary() -> None:
     outputs = {request.max_tokens for request in made}
     assert len(outputs) > 5 and min(outputs) >= 16 and max(outputs) <= 48
     assert fixed_prompts(64, 1).requests(Load(2, 1))[0].max_tokens == 1
+
+
+def test_a_closed_loop_is_cut_into_whole_blocks_and_arrival_times_are_not() -> None:
+    loop = [Request(f"{i}", 1, 1) for i in range(21)]
+    assert [len(part) for part in blocks(loop, 2)] == [8, 13]
+    assert [one for part in blocks(loop, 2) for one in part] == loop
+    assert [len(part) for part in blocks(loop[:3], 2)] == [3]
+    timed = [replace(one, at=0.1) for one in loop]
+    assert blocks(timed, 2) == [timed]
