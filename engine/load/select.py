@@ -93,8 +93,14 @@ def ineligible_because(graph: Graph, limits: LoadLimits) -> str | None:
 
 
 def _speculation_conflict(graph: Graph, limits: LoadLimits) -> str | None:
-    """Mixed, verify and draft graphs are captured for one method; the others serve any."""
+    """Mixed, verify and draft graphs are captured for one method; the others serve any.
+
+    Drafts of n-grams are rows of decode graphs, in steps without chunks: mixed graphs that are
+    captured for none serve the other steps.
+    """
     if graph.kind in (Kind.PREFILL, Kind.DECODE):
+        return None
+    if graph.kind is Kind.MIXED and (graph.speculative, limits.speculative) == ("off", "ngram"):
         return None
     if graph.speculative != limits.speculative:
         return f"captured for speculative {graph.speculative}, this run has {limits.speculative}"

@@ -108,11 +108,10 @@ def test_speculation_selects_verify_graphs() -> None:
     assert dict(off.ineligible) == {"verify-4": "captured for speculative ngram, this run has off"}
     limits = replace(LIMITS, speculative="ngram", draft_tokens=3)
     on = select(SPECULATIVE, True, None, limits)
-    assert set(on.retained) == {*SEPARATE, "verify-4"}
-    assert on.family is Family.SEPARATE
-    assert set(dict(on.ineligible)) == set(MIXED)
-    with pytest.raises(SelectionError, match="captured for speculative off, this run has ngram"):
-        select(SPECULATIVE, True, True, limits)
+    assert set(on.retained) == {*SEPARATE, *MIXED, "verify-4"}
+    assert on.family is Family.MIXED
+    with pytest.raises(SelectionError, match="captured for speculative off, this run has mtp"):
+        select(SPECULATIVE, True, True, replace(LIMITS, speculative="mtp", draft_tokens=1))
 
 
 @pytest.mark.parametrize("draft_tokens", [4, 5])
