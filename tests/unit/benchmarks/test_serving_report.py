@@ -104,6 +104,7 @@ def test_servers_are_chosen_by_parts_of_their_names(tmp_path: Path) -> None:
     servers = all_servers(models, tmp_path, threads=2)
     assert [s.name for s in chosen("openvino, FLARE", servers)] == [
         *("Flare --mixed-prefill", "Flare --no-mixed-prefill"),
+        "Flare --mixed-prefill, n-gram drafts",
         *("OpenVINO GenAI Q4_1", "OpenVINO GenAI Q8_0"),
     ]
     assert chosen("", servers) == list(servers)
