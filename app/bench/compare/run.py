@@ -28,8 +28,9 @@ class Comparison(Struct, frozen=True):
     """What is to be done. legs: base and other. groups: cells that share a server, in order.
 
     repeats: pairs of fresh servers, each with requests of its own. third: another leg that is only
-    started, once a pair. probe: on each server, before its cells, measure one short run of the
-    first one, too, which no figure counts: these calibrate the forecasts.
+    started, once a pair. probe: on each server, before its cells or, every other pair, behind them,
+    measure one short run of the first one, too, which no figure counts: these calibrate the
+    forecasts.
     """
 
     core: Path
@@ -131,25 +132,27 @@ class _Run:
                 sides.append(await stack.enter_async_context(opened))
                 self._results.starts.append(sides[-1].start)
                 self._results.configs[leg.name] = await sides[-1].endpoint.config() or {}
-            if comparison.probe:
-                for one in sides:
-                    await self._probe(one, group[0], pair)
+            if comparison.probe and not pair % 2:
+                await self._probe(sides, group[0], pair)
             for cell in group:
                 await self._measure(cell, sides, pair)
+            if comparison.probe and pair % 2:  # on servers whose memory is all in use by now
+                await self._probe(sides, group[0], pair)
         third = comparison.third
         if third is not None and group == comparison.groups[0]:
             async with serving(comparison.core, third) as (_, start):
                 self._results.starts.append(start)
 
-    async def _probe(self, one: Side, cell: Cell, pair: int) -> None:
-        """One short run of the cell, with requests that no pair has."""
+    async def _probe(self, sides: Sequence[Side], cell: Cell, pair: int) -> None:
+        """One short run of the cell on each, with requests that no pair has."""
         plan = replace(cell.plan, requests=2 * cell.concurrency, rate=None)
         short, repeat = structs.replace(cell, plan=plan), PROBE_REPEAT + pair
-        await one.begin(short, self._comparison.meter)
-        requests = plan.made(cell.concurrency, repeat)
-        await one.send(requests)
-        made = Probe(one.leg.name, tuple(requests), await one.measured(repeat))
-        self._results.probes.setdefault(cell.name, []).append(made)
+        requests = tuple(plan.made(cell.concurrency, repeat))
+        for one in sides:
+            await one.begin(short, self._comparison.meter)
+            await one.send(requests)
+            made = Probe(one.leg.name, requests, await one.measured(repeat))
+            self._results.probes.setdefault(cell.name, []).append(made)
 
     async def _measure(self, cell: Cell, sides: Sequence[Side], pair: int) -> None:
         for one in sides:
