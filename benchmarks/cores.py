@@ -5,9 +5,9 @@ python -m benchmarks.cores CORE CORE ... [--threads 2] [--rounds 20] [--devices 
 Every round replays each shape with every core, in an order that turns from round to round, so that
 a machine whose speed drifts slows all of them alike. Where a device's memory happens to lie makes
 steps faster or slower by some per cent, so there are several devices, one after the other. Printed
-are medians, and for every core after
-the first the median of its time against the first one's in the same round, in per cent (less is
-faster), with the interval that holds the true median with 95 % (bootstrap over rounds).
+are medians, and for every core after the first the median of its time against the first one's in
+the same round, in per cent (less is faster), with a 95 % interval: a bootstrap over rounds, as if a
+device's own speed were one more round's noise, so too narrow where devices differ much.
 """
 
 import argparse

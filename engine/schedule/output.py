@@ -39,7 +39,7 @@ class SchedulerOutput(Struct, frozen=True):
     decodes: one generated row each, and its drafts, which only a step without chunks has.
     recomputes: several generated rows (after a preemption). prompts: prompt chunks. admitted:
     sequences that got a slot in this step. released: slots given up since the last step (before
-    ``admitted`` took theirs). preempted: how many sequences.
+    ``admitted`` took theirs). preempted: how many sequences. drafts: draft rows.
     """
 
     decodes: tuple[Segment, ...] = ()
@@ -48,13 +48,9 @@ class SchedulerOutput(Struct, frozen=True):
     admitted: tuple[Sequence, ...] = ()
     released: tuple[int, ...] = ()
     preempted: int = 0
+    drafts: int = 0
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """All segments, generated rows first."""
         return self.decodes + self.recomputes + self.prompts
-
-    @property
-    def drafts(self) -> int:
-        """Draft rows of the step."""
-        return sum(len(segment.drafts) for segment in self.decodes)

@@ -129,8 +129,9 @@ class Scheduler:
         self._add_decodes(step)
         self._add_chunks(step)
         self._admit(step)
+        drafts = 0
         if self._drafts is not None and not (step.recomputes or step.prompts):
-            self._add_drafts(step, self._drafts)
+            drafts = self._add_drafts(step, self._drafts)
         released, self._released = tuple(self._released), []
         return SchedulerOutput(
             tuple(step.decodes),
@@ -139,6 +140,7 @@ class Scheduler:
             tuple(step.admitted),
             released,
             step.preempted,
+            drafts,
         )
 
     def complete(self, output: SchedulerOutput, seconds: float | None = None) -> None:
@@ -158,17 +160,19 @@ class Scheduler:
                 decodes.append(Segment(sequence, sequence.computed, 1, True, True))
         step.budget -= len(decodes)
 
-    def _add_drafts(self, step: _Step, limits: DraftLimits) -> None:
-        """Let sequences add draft rows to their own, first come first served."""
-        spare = limits.rows - len(step.decodes)
+    def _add_drafts(self, step: _Step, limits: DraftLimits) -> int:
+        """Let sequences add draft rows to their own, first come first served; return how many."""
+        most = min(limits.rows - len(step.decodes), step.budget)
+        spare = most
         for index, segment in enumerate(step.decodes):
             if spare < 1:
-                return
+                break
             drafts = self._propose(segment.sequence, spare, limits)
             if drafts:
                 count = segment.count + len(drafts)
                 step.decodes[index] = replace(segment, count=count, drafts=tuple(drafts))
                 spare -= len(drafts)
+        return most - spare
 
     def _propose(self, sequence: Sequence, most: int, limits: DraftLimits) -> list[int]:
         """Drafts that may all be sampled and whose positions have blocks.

@@ -31,9 +31,8 @@ FORMAT_VERSION = 2
 
 
 class CellReport(Struct, frozen=True):
-    """One cell. requests: of one run, sent in so many blocks. forecast: by leg and metric, and what
-    it was made with; None
-    without a model."""
+    """One cell. requests: of one run, sent in so many blocks. forecast, fit: by leg and metric, and
+    what it was made with; None without a model."""
 
     name: str
     workload: str

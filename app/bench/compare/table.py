@@ -90,7 +90,7 @@ def fit_lines(cell: CellReport) -> list[str]:
     """What the forecast of each leg was made with."""
     if cell.fit is None:
         return []
-    runs = f"fitted to {cell.fit.probes} short runs between the counted ones"
+    runs = f"fitted to {cell.fit.probes} short runs beside the counted ones"
     return [
         f"forecast of {cell.name}, {leg}: {fit_text(own)}; {runs}"
         for leg, own in cell.fit.overheads.items()

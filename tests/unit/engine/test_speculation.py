@@ -114,6 +114,10 @@ async def test_rows_of_a_step_stay_within_the_limit() -> None:
     shapes = [shape for graph, shape in parts.device.replays if graph.startswith("decode")]
     assert max(shape.tokens for shape in shapes) == 16
     assert counted(parts, "speculative_accepted") > 0
+    parts = await same([request("a", [5], 60)], max_num_seqs=8, max_step_tokens=3)
+    shapes = [shape for graph, shape in parts.device.replays if graph.startswith("decode")]
+    assert max(shape.tokens for shape in shapes) == 3
+    assert counted(parts, "speculative_accepted") > 0
 
 
 async def test_sequences_with_a_grammar_run_beside_drafts() -> None:
